@@ -1,0 +1,94 @@
+"""Prompt sets: JSONL files of prompts, and the small sets that come with the package."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from ..errors import UsageError
+
+BUNDLED_SETS = ("gsm8k_like", "code", "chat")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One row of a prompt set."""
+
+    id: str
+    text: str
+    """The first user message, without chat template."""
+    turns: tuple[str, ...] = ()
+    """All user messages of a multi-turn row, the first included; empty otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSet:
+    """Prompts under one name."""
+
+    name: str
+    """File stem, or the name of a bundled set."""
+    prompts: tuple[Prompt, ...]
+    bundled: bool
+
+
+def load_prompts(name_or_path: str | os.PathLike[str], limit: int | None = None) -> PromptSet:
+    """Read the bundled set of that name, or a JSONL file: an object a line with `prompt`, and maybe `id` and `turns`.
+
+    At most `limit` prompts are kept. Blank lines are skipped; a row without `id` is called by its line number; a row
+    with `turns` alone takes the first as its prompt. Raises `UsageError`, one line, for an unknown name, a file that
+    cannot be read, a line that is no such object (with its number), an empty set, or a limit below 1.
+    """
+    if limit is not None and limit < 1:
+        raise UsageError(f"limit {limit}: expected at least 1")
+    source = os.fspath(name_or_path)
+    bundled = source in BUNDLED_SETS
+    lines = _bundled_lines(source) if bundled else _file_lines(Path(source))
+    prompts: list[Prompt] = []
+    for number, line in lines:
+        if limit is not None and len(prompts) == limit:
+            break
+        if line.strip():
+            prompts.append(_parse(line, number, f"{source}:{number}"))
+    if not prompts:
+        raise UsageError(f"prompt set {source}: empty, expected one JSON object a line")
+    return PromptSet(source if bundled else Path(source).stem, tuple(prompts), bundled)
+
+
+def _bundled_lines(name: str) -> Iterator[tuple[int, str]]:
+    text = files("draftwood").joinpath("data", "prompts", f"{name}.jsonl").read_text(encoding="utf-8")
+    return enumerate(text.split("\n"), start=1)
+
+
+def _file_lines(path: Path) -> Iterator[tuple[int, str]]:
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        names = ", ".join(BUNDLED_SETS)
+        raise UsageError(f"prompt set {path}: {error.strerror} (a JSONL file, or one of {names})") from error
+    for number, line in enumerate(raw.split(b"\n"), start=1):
+        try:
+            yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise UsageError(f"prompt set {path}:{number}: not UTF-8") from error
+
+
+def _parse(line: str, number: int, place: str) -> Prompt:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"prompt set {place}: not JSON ({error})") from error
+    if not isinstance(row, dict):
+        raise UsageError(f"prompt set {place}: expected an object with `prompt`")
+    turns = row.get("turns") or []
+    if not isinstance(turns, list) or not all(isinstance(turn, str) and turn.strip() for turn in turns):
+        raise UsageError(f"prompt set {place}: `turns` must be a list of texts")
+    text = row.get("prompt", turns[0] if turns else None)
+    if not isinstance(text, str) or not text.strip():
+        raise UsageError(f"prompt set {place}: no `prompt` text")
+    if any("\ud800" <= char <= "\udfff" for piece in (text, *turns) for char in piece):
+        raise UsageError(f"prompt set {place}: half a surrogate pair is no text")
+    return Prompt(str(row.get("id", number)), text, tuple(turns))

@@ -1,0 +1,129 @@
+"""`draftwood demo`: the bundled pair under several policies, in one table."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import typer
+
+from .cli_io import stdout_for_results, write, write_json
+from .cli_load import DeviceOption, Dtype, DtypeOption, LoadOptions, ThreadsOption, check_pair, load_engine, waiting_for
+
+if TYPE_CHECKING:
+    from . import Engine
+    from .bench.demo import DemoLine
+
+DEMO_MODEL = "demo:smollm2"
+CPU_FACTS = Path("/proc/cpuinfo")
+
+MaxTokensOption = Annotated[int, typer.Option("--max-tokens", min=2, help="Tokens per prompt.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+
+
+class Advance(Protocol):
+    """Called after each generation."""
+
+    def __call__(self) -> None: ...
+
+
+def demo(
+    max_tokens: MaxTokensOption = 64,
+    dtype: DtypeOption = Dtype.AUTO,
+    device: DeviceOption = "cpu",
+    threads: ThreadsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Decode a few prompts with the bundled pair under every policy and compare; exit 1 if outputs differ."""
+    load = LoadOptions(DEMO_MODEL, None, dtype.value, device, threads)
+    check_pair(load, "ddtree")
+    from .bench.demo import DEMO_ROWS, demo_prompts, run_demo
+
+    prompts = demo_prompts()
+    with stdout_for_results() as results:
+        with waiting_for(f"loading {DEMO_MODEL} (the first time: converting it, half a minute)"):
+            engine = load_engine(load)
+        with _progress(len(prompts) * len(DEMO_ROWS)) as advance:
+            lines = run_demo(engine, DEMO_ROWS, prompts, max_tokens, advance)
+        facts = machine_facts(engine)
+        if as_json:
+            write_json({"machine": facts, "max_tokens": max_tokens, "rows": [asdict(line) for line in lines]}, results)
+        else:
+            encoding = getattr(results, "encoding", None) or "ascii"
+            write(table(lines, facts, max_tokens, encoding), results)
+    if any(line.same_output == "different" for line in lines):
+        raise typer.Exit(1)
+
+
+def machine_facts(engine: Engine) -> dict[str, Any]:
+    """What a reader needs to place the numbers."""
+    import torch
+
+    return {
+        "processor": processor_name(),
+        "device": engine.device_name,
+        "dtype": engine.dtype_name,
+        "threads": engine.threads,
+        "torch": torch.__version__,
+    }
+
+
+def processor_name(facts: Path = CPU_FACTS) -> str:
+    """The processor's name where the system tells, else its architecture."""
+    try:
+        lines = facts.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def table(lines: Sequence[DemoLine], facts: dict[str, Any], max_tokens: int, encoding: str) -> str:
+    """The table and the line of machine facts, as text that `encoding` can carry."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    grid = Table(box=box.SIMPLE_HEAD if encoding.lower().startswith("utf") else box.ASCII, title_justify="left")
+    grid.add_column("policy")
+    for heading in ("tokens/s", "over plain", "over chain", "committed", "rows"):
+        grid.add_column(heading, justify="right")
+    grid.add_column("output")
+    for line in lines:
+        speedups = [_number(ratio, "x") for ratio in (line.over_plain, line.over_chain)]
+        means = [_number(mean) for mean in (line.mean_committed, line.mean_rows)]
+        near = f" ({line.near_ties} of {line.prompts})" if line.near_ties else ""
+        grid.add_row(line.label, _number(line.tokens_per_s), *speedups, *means, line.same_output + near)
+    console = Console(width=88, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(grid)
+    where = (
+        f"{facts['processor']}, {facts['device']}, {facts['dtype']}, {facts['threads']} threads, "
+        f"torch {facts['torch']}; {lines[0].prompts} prompts x {max_tokens} tokens, greedy"
+    )
+    note = "committed and rows: means per round. All policies run in one eager engine on a small target."
+    return f"{captured.get().rstrip()}\n{where}\n{note}\n"
+
+
+def _number(value: float | None, unit: str = "") -> str:
+    return "-" if value is None else f"{value:.2f}{unit}"
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Advance]:
+    """A progress bar on standard error, gone when done; nothing where standard error is not a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("decoding"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("decoding", total=total)
+        yield lambda: bar.advance(task)

@@ -1,0 +1,141 @@
+"""`draftwood generate`: decode one prompt and stream its text."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
+
+import typer
+
+from .cli_io import notice, read_argument, read_prompt, stdout_for_results, write, write_json
+from .cli_load import (
+    DeviceOption,
+    DrafterOption,
+    Dtype,
+    DtypeOption,
+    LoadOptions,
+    ModelArgument,
+    ThreadsOption,
+    check_pair,
+    load_engine,
+    waiting_for,
+)
+from .errors import UsageError
+
+if TYPE_CHECKING:
+    from . import Engine, Generation, Piece
+
+DEFAULT_POLICY = "ddtree"
+
+PromptArgument = Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt as it is; - reads standard input.")]
+PolicyOption = Annotated[str, typer.Option("--policy", help="Rule that sizes the draft tree.")]
+BudgetOption = Annotated[int | None, typer.Option("--budget", help="Nodes of every tree (ddtree), 0 to 1024.")]
+BlockOption = Annotated[int | None, typer.Option("--block-size", min=1, help="Rows of a drafter block.")]
+CandidatesOption = Annotated[int | None, typer.Option("--candidates", metavar="K", help="Candidates per depth.")]
+TemperatureOption = Annotated[float, typer.Option("--temperature", help="0 is greedy; above 0 samples exactly.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed of sampling.")]
+MaxTokensOption = Annotated[int, typer.Option("--max-tokens", min=1, help="Longest answer in tokens.")]
+RawOption = Annotated[bool, typer.Option("--raw", help="Do not apply the chat template.")]
+SystemOption = Annotated[str | None, typer.Option("--system", help="System message of the chat template.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+ShowEndsOption = Annotated[bool, typer.Option("--show-end-ids", help="Say which token ids end the answer, and why.")]
+
+
+def generate(
+    model: ModelArgument,
+    prompt: PromptArgument,
+    drafter: DrafterOption = None,
+    policy: PolicyOption = DEFAULT_POLICY,
+    budget: BudgetOption = None,
+    block_size: BlockOption = None,
+    candidates: CandidatesOption = None,
+    temperature: TemperatureOption = 0.0,
+    seed: SeedOption = 0,
+    max_tokens: MaxTokensOption = 256,
+    raw: RawOption = False,
+    system: SystemOption = None,
+    dtype: DtypeOption = Dtype.AUTO,
+    device: DeviceOption = "cpu",
+    threads: ThreadsOption = None,
+    as_json: JsonOption = False,
+    show_end_ids: ShowEndsOption = False,
+) -> None:
+    """Decode PROMPT with MODEL and stream the text."""
+    load = LoadOptions(model, drafter, dtype.value, device, threads)
+    policy_options = {"budget": budget, "candidates": candidates}
+    request: dict[str, Any] = {
+        "policy": policy,
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "seed": seed,
+        "raw": raw,
+        "system": None if system is None else read_argument(system, "--system"),
+        "block_size": block_size,
+        **{name: value for name, value in policy_options.items() if value is not None},
+    }
+    text = read_prompt(prompt)
+    check_request(text, request, load)
+    with stdout_for_results() as results:
+        with waiting_for(f"loading {model}"):
+            engine = load_engine(load)
+        if show_end_ids:
+            _show_end_ids(engine, raw)
+        if as_json:
+            write_json(as_object(engine.generate([text], **request)[0]), results)
+        else:
+            _stream(engine, text, request, results)
+
+
+def check_request(prompt: str, request: dict[str, Any], load: LoadOptions) -> None:
+    """Refuse what can be refused before a model is loaded. Raises UsageError."""
+    from .core import Sampling
+    from .policy import POLICIES, make_policy
+
+    if not prompt:
+        raise UsageError("prompt is empty: expected at least one character")
+    name = request["policy"]
+    make_policy(name, **{key: request[key] for key in ("budget", "candidates") if key in request})
+    Sampling(request["temperature"], request["seed"])
+    if request["block_size"] is not None and not POLICIES[name].drafts:
+        raise UsageError(f"--block-size {request['block_size']} is not used by policy {name!r}, which never drafts")
+    if request["raw"] and request["system"] is not None:
+        raise UsageError("--system needs the chat template: leave out --raw")
+    check_pair(load, name)
+
+
+def as_object(generation: Generation) -> dict[str, Any]:
+    """The `--json` object; sum of committed = number of token ids - 1."""
+    return {
+        "text": generation.text,
+        "token_ids": list(generation.token_ids),
+        "prompt_tokens": generation.prompt_tokens,
+        "finish_reason": generation.finish_reason,
+        "policy": generation.policy,
+        "prefill_s": generation.prefill_s,
+        "decode_s": generation.decode_s,
+        "rounds": [{"rows": record.rows, "committed": record.committed} for record in generation.rounds],
+    }
+
+
+def _stream(engine: Engine, prompt: str, request: dict[str, Any], results: TextIO) -> None:
+    """Write text as it is committed; the last line always ends, after an interrupt too."""
+    last = ""
+    try:
+        # Closing aborts the request when the reader leaves or the user interrupts.
+        with closing(cast("Generator[Piece]", engine.stream(prompt, **request))) as pieces:
+            for piece in pieces:
+                if piece.text:
+                    write(piece.text, results)
+                    last = piece.text
+    except KeyboardInterrupt:
+        if last and not last.endswith("\n"):
+            write("\n", results)
+        raise
+    if not last.endswith("\n"):
+        write("\n", results)
+
+
+def _show_end_ids(engine: Engine, raw: bool) -> None:
+    ends = engine.codec.ends(raw=raw) if engine.codec is not None else ()
+    notice("end ids: " + ", ".join(f"{end.token_id} {end.token!r} ({end.source})" for end in ends))

@@ -1,0 +1,105 @@
+"""What the commands share: the options that name and load a model, and the loading itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .cli_io import notice
+from .errors import UsageError
+
+if TYPE_CHECKING:
+    from . import Engine
+
+
+class Dtype(str, Enum):
+    """Number types of a run."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+    FLOAT64 = "float64"
+
+
+ModelArgument = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="A Hugging Face id, a local folder, a .gguf file or demo:smollm2."),
+]
+DrafterOption = Annotated[
+    str | None,
+    typer.Option("--drafter", metavar="D", help="A DFlash drafter: folder or Hugging Face id."),
+]
+DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Number type of weights and arithmetic.")]
+DeviceOption = Annotated[str, typer.Option("--device", help="Where to run: cpu, cuda, cuda:1, ...")]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option("--threads", min=1, help="CPU threads; default: what cores, affinity and cgroup quota allow."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """Which model to load, and how."""
+
+    model: str
+    drafter: str | None
+    dtype: str
+    device: str
+    threads: int | None
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Folder for converted models: $DRAFTWOOD_CACHE, else $XDG_CACHE_HOME/draftwood, else ~/.cache/draftwood."""
+    if own := environment.get("DRAFTWOOD_CACHE"):
+        return Path(own)
+    shared = environment.get("XDG_CACHE_HOME")
+    return (Path(shared) if shared else Path.home() / ".cache") / "draftwood"
+
+
+def check_pair(options: LoadOptions, policy: str) -> None:
+    """Raise UsageError before anything is loaded: unknown model, or a policy that drafts without a drafter."""
+    from .policy import POLICIES
+    from .target.source import resolve_model
+
+    bundled = resolve_model(options.model).drafter
+    if POLICIES[policy].drafts and options.drafter is None and bundled is None:
+        raise UsageError(f"policy {policy!r} needs a drafter for {options.model!r}: give --drafter, or --policy ar")
+
+
+def load_engine(options: LoadOptions) -> Engine:
+    """Load the pair quietly; notices go to standard error."""
+    from . import Engine
+    from .target.quiet import quiet_libraries
+    from .target.threads import default_threads
+
+    quiet_libraries()
+    return Engine.load(
+        options.model,
+        options.drafter,
+        dtype=options.dtype,
+        device=options.device,
+        threads=options.threads or default_threads(),
+        cache_dir=cache_folder(os.environ),
+        notify=notice,
+    )
+
+
+@contextmanager
+def waiting_for(what: str) -> Iterator[None]:
+    """Show on a terminal that something takes a while; the line is gone afterwards."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what, spinner="line"):
+        yield

@@ -1,0 +1,198 @@
+"""The nouns that all layers share. Names and index spaces follow docs in ARCHITECTURE.md.
+
+Four index spaces never mix: ``node`` (0 = root), ``row`` (of a pack), ``kv`` (row of the KV pool) and ``pos``
+(absolute position in a request). Capital letters are sizes only: R requests, D draft depth, P parent ranks,
+K candidates per depth, N drafted nodes, M = N + 1 rows, V vocabulary, T rows of a packed forward.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+
+from .errors import UsageError
+
+ROOT_NODE = 0
+MAX_NODES = 1024
+
+
+class Visibility(Enum):
+    """What the rows of a segment see among themselves; the prefix is always visible."""
+
+    CAUSAL = "causal"  # a prefill chunk or a chain: row i sees rows 0..i
+    ANCESTORS = "ancestors"  # a draft tree: a row sees itself and its ancestors
+    FULL = "full"  # a drafter's block: every row sees every row
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Consecutive rows of the KV pool: the half-open interval [start_kv, start_kv + length)."""
+
+    start_kv: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The rows of one request inside a pack.
+
+    | interval                                   | space | what                                          |
+    |--------------------------------------------|-------|-----------------------------------------------|
+    | [row_start, row_start + num_rows)          | row   | this segment's rows                           |
+    | `prefix`, concatenated, `prefix_len` rows  | kv    | committed context, positions 0..prefix_len-1  |
+    | `staged`, concatenated, `num_rows` rows    | kv    | where this segment's keys and values go       |
+    """
+
+    request: int
+    row_start: int
+    num_rows: int
+    prefix_len: int
+    prefix: tuple[Extent, ...]
+    staged: tuple[Extent, ...]
+    visibility: Visibility
+    visible: np.ndarray | None = None
+    """(num_rows, num_rows) bool, [i, j] = row i sees row j; ANCESTORS only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """One packed forward. Rows beyond the last segment are padding and are never read."""
+
+    token_ids: np.ndarray
+    """(T_pad,) int64."""
+    pos: np.ndarray
+    """(T_pad,) int64 absolute positions."""
+    logit_rows: np.ndarray
+    """(n,) int64 rows whose logits are wanted."""
+    tap_rows: np.ndarray
+    """(m,) int64 rows whose taps are wanted."""
+    segments: tuple[Segment, ...]
+
+    @property
+    def num_rows(self) -> int:
+        """T, the rows that belong to segments."""
+        return sum(segment.num_rows for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftBlock:
+    """Scores of one drafter pass, on the host.
+
+    ``logp[r, d, p, k]`` is the log-probability of candidate k at depth d + 1, given the parent of rank p at depth d
+    (P = 1: the marginals are independent of the parent; at depth 1 only p = 0 is read). Each last-axis row is sorted
+    in descending order and is at most 0.
+    """
+
+    logp: np.ndarray
+    """(R, D, P, K) float32."""
+    ids: np.ndarray
+    """(R, D, P, K) int64 token ids."""
+    depths: np.ndarray
+    """(R,) int64 usable depth of each request, at most D (blocks shrink near the context limit)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTree:
+    """A draft tree, nodes in best-first order; node 0 is the root, the pending token.
+
+    A parent stands before its children and ``logp`` never increases over nodes 1..N, so the best tree of n nodes is
+    the first n (CAST, Theorem 1).
+    """
+
+    parent: np.ndarray
+    """(N + 1,) int32, -1 for the root."""
+    token: np.ndarray
+    """(N + 1,) int64; token[0] is the pending token."""
+    depth: np.ndarray
+    """(N + 1,) int32, 0 for the root."""
+    rank: np.ndarray
+    """(N + 1,) int32 rank among the candidates of its depth, 0 for the root."""
+    logp: np.ndarray
+    """(N + 1,) float64 log-probability of the path from the root, 0 for the root."""
+
+    @property
+    def num_nodes(self) -> int:
+        """N, the root excluded."""
+        return len(self.parent) - 1
+
+    @property
+    def num_rows(self) -> int:
+        """M = N + 1, the root included."""
+        return len(self.parent)
+
+    @property
+    def gains(self) -> np.ndarray:
+        """(N,) float64 expected accepted drafts that each node adds, non-increasing."""
+        gains: np.ndarray = np.exp(self.logp[1:])
+        return gains
+
+    def prefix(self, num_nodes: int) -> DraftTree:
+        """The best tree of at most `num_nodes` nodes; shares memory."""
+        rows = min(num_nodes, self.num_nodes) + 1
+        return DraftTree(
+            self.parent[:rows], self.token[:rows], self.depth[:rows], self.rank[:rows], self.logp[:rows]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the target decided about one tree."""
+
+    path: np.ndarray
+    """(committed,) int64 nodes of the accepted path, the root first."""
+    pending: int
+    """The target's own next token: the pending token of the next round."""
+    logp: np.ndarray | None = None
+    """(committed,) float64 log-probability of each token decided (path[1:] then pending), when asked for."""
+
+    @property
+    def committed(self) -> int:
+        """Committed length of the round: accepted drafts + 1."""
+        return len(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the target's token is chosen.
+
+    `temperature` 0 takes the argmax, ties to the lower id; above 0 the draw is a function of (`seed`, `completion`,
+    absolute position, token id) alone.
+    """
+
+    temperature: float = 0.0
+    seed: int = 0
+    completion: int = 0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise UsageError(f"temperature {self.temperature}: expected a finite number >= 0")
+        if not 0 <= self.seed < 2**63:
+            raise UsageError(f"seed {self.seed}: expected 0 to 2**63 - 1")
+
+    @property
+    def greedy(self) -> bool:
+        """True when the draw is an argmax."""
+        return self.temperature == 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """One round of one request, as it happened."""
+
+    rows: int
+    """Rows verified for this request, the root counted."""
+    committed: int
+    """Tokens delivered by the round; after a stop or a cap only those that were kept."""
+    drafted: bool
+    """False when the round skipped drafting."""
+    context: int
+    """L, committed context length before the round."""
+    accepted: int
+    """Accepted drafts before any cut at a stop: the policy's view of the round."""
+    predicted_s: float | None = None
+    """Predicted seconds of the round under the cost profile, drafting included; None without a profile."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Measured seconds by stage, only in stage-timing mode."""

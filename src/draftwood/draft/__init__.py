@@ -1,0 +1,7 @@
+"""Block drafters: the contract. `draft.dflash` has the DFlash drafter and imports transformers; this does not."""
+
+from __future__ import annotations
+
+from .base import Drafter, DraftRequest, TargetHead, TargetSizes
+
+__all__ = ["DraftRequest", "Drafter", "TargetHead", "TargetSizes"]

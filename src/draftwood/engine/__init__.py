@@ -1,0 +1,9 @@
+"""The engine: requests in, tokens out."""
+
+from __future__ import annotations
+
+from .engine import Engine, RequestOptions
+from .request import Generation, Piece, Request
+from .state import EngineConfig
+
+__all__ = ["Engine", "EngineConfig", "Generation", "Piece", "Request", "RequestOptions"]

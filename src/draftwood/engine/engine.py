@@ -1,0 +1,333 @@
+"""The engine: prompts in, tokens out. The public Python API."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import RLock
+from time import perf_counter
+
+import numpy as np
+import torch
+
+from ..cache import KVPool
+from ..core import Sampling
+from ..draft.base import Drafter
+from ..errors import RequestError, UsageError
+from ..policy import Policy, make_policy
+from ..target.base import TargetModel
+from ..target.text import StreamDecoder, TextCodec
+from ..tree.grow import warm_up
+from ..verify import chooser
+from .loading import load_parts
+from .request import Generation, Limits, Piece, Request
+from .scheduler import finish
+from .stages import Stages, timed
+from .state import EngineConfig, EngineState
+from .step import step
+
+DEFAULT_POLICY = "ddtree"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOptions:
+    """How one request is decoded. Raises RequestError or UsageError for values outside their range."""
+
+    max_tokens: int = 256
+    temperature: float = 0.0
+    seed: int = 0
+    completion: int = 0
+    """Index among several completions of one prompt; each draws its own noise."""
+    block_size: int | None = None
+    """Rows of a drafter block, 1 (no draft) to the checkpoint's; None: the checkpoint's."""
+    end_ids: frozenset[int] | None = None
+    """Ids that end the text; None: the model's own."""
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise RequestError(f"max_tokens {self.max_tokens}: expected at least 1")
+        Sampling(self.temperature, self.seed, self.completion)
+
+
+class Engine:
+    """Decodes requests with a target, a drafter and a policy per request.
+
+    Safe to call from several threads: steps are taken one at a time and advance every request.
+    """
+
+    def __init__(
+        self,
+        target: TargetModel,
+        drafter: Drafter | None = None,
+        *,
+        codec: TextCodec | None = None,
+        config: EngineConfig | None = None,
+        threads: int | None = None,
+    ) -> None:
+        spec = target.spec
+        config = config or EngineConfig()
+        pool = KVPool(spec.layers, dtype=spec.dtype, device=spec.device, max_kv_rows=config.max_kv_rows)
+        self.state = EngineState(target, drafter, pool, config)
+        self.codec = codec
+        self.threads = threads or torch.get_num_threads()
+        self._stages = Stages()
+        self._ids = itertools.count()
+        self._lock = RLock()
+        warm_up()
+
+    @classmethod
+    def load(
+        cls,
+        model: str,
+        drafter: str | None = None,
+        *,
+        dtype: str = "auto",
+        device: str = "cpu",
+        threads: int | None = None,
+        attention: str = "sdpa",
+        cache_dir: Path | None = None,
+        notify: Callable[[str], None] | None = None,
+        config: EngineConfig | None = None,
+    ) -> Engine:
+        """Load a target and, when given or bundled, its drafter.
+
+        `model` is a hub id, a local folder, a .gguf file or `demo:smollm2`; `dtype` is auto, float32, bfloat16,
+        float16 or float64; `notify` receives one-line notices (default: dropped). Raises ModelError, UnsupportedError.
+        """
+        if threads is not None:
+            if threads < 1:
+                raise UsageError(f"threads {threads}: expected at least 1")
+            torch.set_num_threads(threads)
+        parts = load_parts(
+            model, drafter, dtype=dtype, device=device, attention=attention, cache_dir=cache_dir, notify=notify
+        )
+        return cls(parts.target, parts.drafter, codec=parts.codec, config=config, threads=threads)
+
+    @property
+    def has_drafter(self) -> bool:
+        """True when policies that draft can run."""
+        return self.state.drafter is not None
+
+    @property
+    def dtype_name(self) -> str:
+        """`float32`, `bfloat16`, ..."""
+        return str(self.state.target.spec.dtype).removeprefix("torch.")
+
+    @property
+    def device_name(self) -> str:
+        """Device of the target."""
+        return str(self.state.target.spec.device)
+
+    def submit(self, prompt_ids: Sequence[int], policy: Policy, options: RequestOptions) -> Request:
+        """Queue a request of token ids. Raises RequestError; other requests are untouched."""
+        prompt = self._checked_prompt(prompt_ids)
+        drafter = self.state.drafter
+        if policy.drafts and drafter is None:
+            raise RequestError(f"policy {policy.name!r} needs a drafter: name one with --drafter (drafter=), or use ar")
+        end_ids = options.end_ids if options.end_ids is not None else self._end_ids()
+        request = Request(
+            id=next(self._ids),
+            prompt_ids=prompt,
+            sampling=Sampling(options.temperature, options.seed, options.completion),
+            limits=Limits(options.max_tokens, end_ids),
+            policy=policy,
+            choose=chooser(Sampling(options.temperature, options.seed, options.completion)),
+            block_size=self._block_size(options.block_size, policy),
+            submitted_s=perf_counter(),
+        )
+        with self._lock:
+            self.state.waiting.append(request)
+        return request
+
+    def step(self) -> list[Request]:
+        """Advance every running request; returns those that took part (none when idle)."""
+        with self._lock:
+            if not (self.state.running or self.state.waiting):
+                return []
+            return step(self.state, self._stages)
+
+    def timed_step(self) -> list[Request]:
+        """`step` in stage-timing mode: the last round of each request that took part gets its seconds by stage."""
+        with self._lock:
+            if not (self.state.running or self.state.waiting):
+                return []
+            seconds: dict[str, float] = {}
+            requests = step(self.state, timed(self._stages, seconds))
+            for request in requests:
+                if request.rounds and not request.rounds[-1].seconds:
+                    request.rounds[-1] = replace(request.rounds[-1], seconds=dict(seconds))
+            return requests
+
+    def abort(self, request: Request) -> None:
+        """End a request now and free what it owns; does nothing when it has ended."""
+        with self._lock:
+            if request.finished:
+                return
+            request.finish_reason = "abort"
+            request.finished_s = perf_counter()
+            if request in self.state.waiting:
+                self.state.waiting.remove(request)
+            else:
+                finish(self.state, request)
+
+    def generate(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        *,
+        policy: str | Policy = DEFAULT_POLICY,
+        raw: bool = False,
+        system: str | None = None,
+        timing: bool = False,
+        max_tokens: int = 256,
+        temperature: float = 0.0,
+        seed: int = 0,
+        block_size: int | None = None,
+        **policy_options: object,
+    ) -> list[Generation]:
+        """Decode prompts together and return their results in order.
+
+        A prompt is text (the chat template is applied unless `raw`) or a list of token ids. `policy_options` are those
+        of the policy (`budget`, `candidates`, ...). `timing` records seconds by stage, at a small cost in speed.
+        Raises UsageError before anything runs; NonFiniteLogitsError after all requests have ended.
+        """
+        if isinstance(prompts, str):
+            raise UsageError("prompts: expected a list of prompts, got one string")
+        options = RequestOptions(max_tokens, temperature, seed, block_size=block_size)
+        rule = self._policy(policy, policy_options)
+        encoded = [self._encode(prompt, raw=raw, system=system) for prompt in prompts]
+        for ids in encoded:
+            self._checked_prompt(ids)
+        requests: list[Request] = []
+        try:
+            requests += [self.submit(ids, rule, options) for ids in encoded]
+            while not all(request.finished for request in requests):
+                self.timed_step() if timing else self.step()
+        finally:
+            for request in requests:
+                self.abort(request)
+        for request in requests:
+            if request.error is not None:
+                raise request.error
+        return [self.result(request) for request in requests]
+
+    def stream(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        policy: str | Policy = DEFAULT_POLICY,
+        raw: bool = False,
+        system: str | None = None,
+        max_tokens: int = 256,
+        temperature: float = 0.0,
+        seed: int = 0,
+        block_size: int | None = None,
+        **policy_options: object,
+    ) -> Iterator[Piece]:
+        """Decode one prompt and yield text as it is committed; the last piece carries the Generation.
+
+        Arguments as for `generate`. Closing the iterator aborts the request.
+        """
+        options = RequestOptions(max_tokens, temperature, seed, block_size=block_size)
+        rule = self._policy(policy, policy_options)
+        request = self.submit(self._encode(prompt, raw=raw, system=system), rule, options)
+        return self._pieces(request)
+
+    def result(self, request: Request) -> Generation:
+        """The result of a request that has ended."""
+        start_s, end_s = request.submitted_s, request.finished_s or perf_counter()
+        first_s = request.first_token_s if request.first_token_s is not None else end_s
+        return Generation(
+            text=self._text(self._visible_ids(request)),
+            token_ids=list(request.token_ids),
+            prompt_tokens=len(request.prompt_ids),
+            finish_reason=request.finish_reason or "abort",
+            policy=request.policy.name,
+            prefill_s=first_s - start_s,
+            decode_s=end_s - first_s,
+            rounds=list(request.rounds),
+        )
+
+    def top_two_gap(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> tuple[float, float]:
+        """Gap between the two largest logits after a text, and the largest: by the model's own attention."""
+        logits = self.state.target.native_logits([*prompt_ids, *output_ids])[-1].double()
+        top = torch.topk(logits, 2).values
+        return float(top[0] - top[1]), float(top[0])
+
+    def check_integrity(self) -> None:
+        """Assert that the pools' bookkeeping is consistent."""
+        self.state.pool.check_integrity()
+
+    def _pieces(self, request: Request) -> Iterator[Piece]:
+        decoder = StreamDecoder(self.codec) if self.codec is not None else None
+        sent = 0
+        try:
+            while not request.finished:
+                self.step()
+                fresh = request.token_ids[sent:]
+                sent += len(fresh)
+                shown = self._visible_ids(request)[sent - len(fresh) : sent]
+                text = decoder.push(shown) if decoder is not None else ""
+                if request.finished:
+                    break
+                if fresh:
+                    yield Piece(text, fresh)
+            if request.error is not None:
+                raise request.error
+            rest = decoder.finish() if decoder is not None else ""
+            yield Piece(text + rest, fresh, self.result(request))
+        finally:
+            self.abort(request)
+
+    def _visible_ids(self, request: Request) -> list[int]:
+        """Output without the end token."""
+        return request.token_ids[:-1] if request.finish_reason == "stop" else request.token_ids
+
+    def _text(self, token_ids: Sequence[int]) -> str:
+        return self.codec.decode(token_ids) if self.codec is not None else ""
+
+    def _encode(self, prompt: str | Sequence[int], *, raw: bool, system: str | None) -> Sequence[int]:
+        if not isinstance(prompt, str):
+            return prompt
+        if self.codec is None:
+            raise UsageError("this engine has no tokenizer: give token ids")
+        if not prompt:
+            raise RequestError("prompt '': expected at least one character")
+        return self.codec.encode(prompt, raw=raw, system=system)
+
+    def _end_ids(self) -> frozenset[int]:
+        return frozenset(self.codec.end_ids) if self.codec is not None else frozenset()
+
+    def _policy(self, policy: str | Policy, options: dict[str, object]) -> Policy:
+        if isinstance(policy, str):
+            return make_policy(policy, **options)
+        if options:
+            raise UsageError(f"options {', '.join(options)}: a policy object carries its own")
+        return policy
+
+    def _checked_prompt(self, prompt_ids: Sequence[int]) -> np.ndarray:
+        prompt = np.asarray(prompt_ids, dtype=np.int64)
+        spec = self.state.target.spec
+        if prompt.ndim != 1 or len(prompt) == 0:
+            raise RequestError("prompt of 0 tokens: expected at least one")
+        if len(prompt) > spec.context_limit:
+            raise RequestError(f"prompt of {len(prompt)} tokens: expected at most {spec.context_limit}")
+        outside = prompt[(prompt < 0) | (prompt >= spec.embedding_rows)]
+        if len(outside):
+            raise RequestError(f"prompt token id {outside[0]}: expected 0 to {spec.embedding_rows - 1}")
+        return prompt
+
+    def _block_size(self, block_size: int | None, policy: Policy) -> int:
+        drafter = self.state.drafter
+        if drafter is None:
+            if block_size is not None:
+                raise RequestError(f"block_size {block_size}: there is no drafter to use it")
+            return 1
+        if block_size is None:
+            return drafter.block_size
+        if not policy.drafts:
+            raise RequestError(f"block_size {block_size}: policy {policy.name!r} does not use it")
+        if not 1 <= block_size <= drafter.block_size:
+            raise RequestError(f"block_size {block_size}: expected 1 to {drafter.block_size}")
+        return block_size

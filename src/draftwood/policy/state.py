@@ -1,0 +1,148 @@
+"""What `auto` remembers, as frozen values: the rate, whether drafting pays, and how well calibrated the scores are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+RATE_DISCOUNT = 0.9
+START_ROUNDS = 5.0
+ENGINE_DISCOUNT = 0.97
+PROBE_SHARE = 0.01
+_SCORE_MARGIN = 1e-6
+_LEAST_SCALE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Committed tokens over predicted seconds, both discounted per round."""
+
+    tokens: float
+    seconds: float
+    weight: float
+    """Discounted number of rounds behind the two sums."""
+
+    @classmethod
+    def start(cls, tokens: float, seconds: float) -> Rate:
+        """The state before the first round: an expected round, counted START_ROUNDS times."""
+        return cls(START_ROUNDS * tokens, START_ROUNDS * seconds, START_ROUNDS)
+
+    def add(self, tokens: float, seconds: float) -> Rate:
+        """The state after a round."""
+        return Rate(
+            RATE_DISCOUNT * self.tokens + tokens,
+            RATE_DISCOUNT * self.seconds + seconds,
+            RATE_DISCOUNT * self.weight + 1.0,
+        )
+
+    @property
+    def per_second(self) -> float:
+        """Tokens per second."""
+        return self.tokens / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Payoff:
+    """What drafted rounds really brought: accepted drafts, and seconds of verifying them, discounted per round."""
+
+    accepted: float
+    extra_s: float
+    """C(n + 1) - C(1), drafting left out."""
+    weight: float
+
+    @classmethod
+    def start(cls, accepted: float, extra_s: float) -> Payoff:
+        """The state before the first round: an expected round, counted START_ROUNDS times."""
+        return cls(START_ROUNDS * accepted, START_ROUNDS * extra_s, START_ROUNDS)
+
+    def add(self, accepted: float, extra_s: float, discount: float) -> Payoff:
+        """The state after a drafted round."""
+        return Payoff(
+            discount * self.accepted + accepted,
+            discount * self.extra_s + extra_s,
+            discount * self.weight + 1.0,
+        )
+
+    def restarted(self) -> Payoff:
+        """The same means with the weight of START_ROUNDS rounds: what a new request starts from."""
+        return Payoff.start(self.accepted / self.weight, self.extra_s / self.weight)
+
+    def surplus(self, rate: float, draft_s: float) -> float:
+        """Tokens per drafted round beyond what its seconds are worth at `rate`; drafting pays when positive."""
+        return (self.accepted - rate * self.extra_s) / self.weight - rate * draft_s
+
+
+@dataclass(frozen=True, slots=True)
+class Skipping:
+    """How long ago the last draft was, and how long a stretch of skipped rounds may get before the next probe."""
+
+    skipped: int = 0
+    """Rounds since the last draft."""
+    interval: int = 1
+    """Rounds skipped before a probe."""
+
+    @property
+    def probe_due(self) -> bool:
+        """True when the next round should draft although drafting has not paid lately."""
+        return self.skipped >= self.interval
+
+    def after_skip(self) -> Skipping:
+        """One more round without a draft."""
+        return replace(self, skipped=self.skipped + 1)
+
+    def after_draft(self, paid: bool, probe_s: float, plain_s: float) -> Skipping:
+        """A draft that paid resets the interval; otherwise it doubles until probing costs under PROBE_SHARE.
+
+        `probe_s`: seconds of the drafted round beyond a plain one; `plain_s`: C_plain.
+        """
+        if paid:
+            return Skipping()
+        share = probe_s / (probe_s + self.interval * plain_s)
+        return Skipping(0, self.interval if share < PROBE_SHARE else 2 * self.interval)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A node's hit rate as sigmoid(shift + scale * logit(score)), scale > 0: monotone, so the tree stays the same.
+
+    A running Laplace approximation: per drafted round the information matrix is discounted by ENGINE_DISCOUNT, the
+    round's nodes are added, and one Newton step is taken. Starts at the identity.
+    """
+
+    shift: float = 0.0
+    scale: float = 1.0
+    info_shift: float = 2.0
+    info_cross: float = 0.0
+    info_scale: float = 2.0
+
+    def apply(self, gains: np.ndarray) -> np.ndarray:
+        """Map (N,) scores to (N,) hit rates, order kept."""
+        hit_rate: np.ndarray = 1.0 / (1.0 + np.exp(-(self.shift + self.scale * _logit(gains))))
+        return hit_rate
+
+    def add(self, gains: np.ndarray, hit: np.ndarray) -> Calibration:
+        """Learn from the verified nodes of one round: (N,) scores, (N,) bool whether the whole path was committed."""
+        x = _logit(gains)
+        expected = self.apply(gains)
+        spread = expected * (1.0 - expected)
+        a = ENGINE_DISCOUNT * self.info_shift + float(spread.sum())
+        b = ENGINE_DISCOUNT * self.info_cross + float((spread * x).sum())
+        c = ENGINE_DISCOUNT * self.info_scale + float((spread * x * x).sum())
+        error = hit - expected
+        pull_shift, pull_scale = float(error.sum()), float((error * x).sum())
+        determinant = a * c - b * b
+        shift = self.shift + (c * pull_shift - b * pull_scale) / determinant
+        scale = self.scale + (a * pull_scale - b * pull_shift) / determinant
+        return Calibration(_clip(shift, 20.0), max(_LEAST_SCALE, _clip(scale, 20.0)), a, b, c)
+
+
+def _logit(gains: np.ndarray) -> np.ndarray:
+    clipped = np.clip(gains, _SCORE_MARGIN, 1.0 - _SCORE_MARGIN)
+    logit: np.ndarray = np.log(clipped) - np.log1p(-clipped)
+    return logit
+
+
+def _clip(value: float, size: float) -> float:
+    return math.copysign(min(abs(value), size), value)

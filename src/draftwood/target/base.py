@@ -1,0 +1,51 @@
+"""What the engine and drafters need of a target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from ..cache import KVPool, LayerSpec
+from ..core import Pack
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSpec:
+    """Sizes and limits of a target."""
+
+    name: str
+    num_layers: int
+    hidden_size: int
+    vocab_size: int
+    """V, columns of the logits."""
+    embedding_rows: int
+    context_limit: int
+    """Positions 0..context_limit-1 exist."""
+    layers: tuple[LayerSpec, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+class TargetModel(Protocol):
+    """A causal language model over packed rows."""
+
+    spec: TargetSpec
+
+    def forward(self, pack: Pack, pool: KVPool, tap_layers: Sequence[int], taps: torch.Tensor | None) -> torch.Tensor:
+        """Logits (len(logit_rows), V) of a pack; writes the taps of its tap rows and stages keys and values.
+
+        `tap_layers` are 0-based layers whose output is wanted, joined in this order along the feature axis into
+        `taps` (len(tap_rows), len(tap_layers) * h); with none of them `taps` is None.
+        """
+        ...
+
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Rows (T, h) of the embedding matrix, without the model's own scale."""
+        ...
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits (T, V) of final hidden states (T, h): the output matrix alone."""
+        ...

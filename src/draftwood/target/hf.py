@@ -1,0 +1,200 @@
+"""Targets from transformers, run through its attention interface: no forked model files.
+
+transformers computes embeddings, projections, rotations, norms, MLPs and the head; attention over the KV pool is ours.
+No transformers cache is involved: keys and values go from the attention call straight to the pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from ..attention import ATTENTION_NAME, AttendOptions, AttentionBackend, ensure_registered
+from ..cache import KVPool, LayerSpec
+from ..core import Pack, Segment, Visibility
+from ..errors import ModelError, UnsupportedError
+from .base import TargetSpec
+
+KNOWN_LAYER_TYPES = ("full_attention", "sliding_attention")
+PROBE_ROWS = 16
+# Every model defines its attention as `eager`; other implementations may ignore soft-caps or sinks.
+NATIVE_ATTENTION = "eager"
+# Rope types that look at the largest position of the call: a neighbour in the pack would change a row's rotation.
+REFUSED_ROPES = ("dynamic", "longrope")
+# Largest difference between our attention and the model's own, as a share of the largest logit.
+PROBE_TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
+
+
+class HFTarget:
+    """A transformers causal LM behind the `TargetModel` contract.
+
+    Raises UnsupportedError for models whose attention Draftwood cannot compute (recurrent layers, position-dependent
+    ropes, models without the attention interface) and ModelError when the 16-token probe disagrees with the model's
+    own attention.
+    """
+
+    def __init__(self, model: PreTrainedModel, backend: AttentionBackend, *, name: str) -> None:
+        _check_supported(model, name)
+        ensure_registered()
+        self.model = model.eval()
+        self.backend = backend
+        model.set_attn_implementation(ATTENTION_NAME)
+        self._embedding: torch.Tensor = model.get_input_embeddings().weight
+        self._output = model.get_output_embeddings()
+        config = model.config
+        self.spec = TargetSpec(
+            name=name,
+            num_layers=config.num_hidden_layers,
+            hidden_size=config.hidden_size,
+            vocab_size=self._output.weight.shape[0],
+            embedding_rows=self._embedding.shape[0],
+            context_limit=config.max_position_embeddings,
+            layers=self._layer_specs(),
+            dtype=model.dtype,
+            device=model.device,
+        )
+        self._probe()
+
+    @torch.inference_mode()
+    def forward(self, pack: Pack, pool: KVPool, tap_layers: Sequence[int], taps: torch.Tensor | None) -> torch.Tensor:
+        """See `TargetModel.forward`."""
+        plan = self.backend.plan(pack, pool, self.spec.dtype, self.spec.device)
+        output = self._call(
+            self._ids(pack.token_ids),
+            position_ids=self._ids(pack.pos),
+            logits_to_keep=self._keep(pack),
+            output_hidden_states=[layer + 1 for layer in tap_layers] if tap_layers else False,
+            plan=plan,
+        )
+        if taps is not None:
+            self._copy_taps([output.hidden_states[layer + 1] for layer in tap_layers], pack, taps)
+        logits: torch.Tensor = output.logits[0]
+        return logits
+
+    @torch.inference_mode()
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """See `TargetModel.embed`."""
+        return self._embedding[token_ids]
+
+    @torch.inference_mode()
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See `TargetModel.head`."""
+        logits: torch.Tensor = self._output(hidden)
+        return logits
+
+    @torch.inference_mode()
+    def native_logits(self, token_ids: Sequence[int]) -> torch.Tensor:
+        """Logits (T, V) of a whole text by the model's own attention: the reference of probe, check and demo."""
+        self.model.set_attn_implementation(NATIVE_ATTENTION)
+        try:
+            ids = torch.tensor([list(token_ids)], device=self.spec.device)
+            logits: torch.Tensor = self.model(input_ids=ids, use_cache=False).logits[0]
+        finally:
+            self.model.set_attn_implementation(ATTENTION_NAME)
+        return logits
+
+    def _call(self, ids: torch.Tensor, **kwargs: Any) -> Any:
+        return self.model(input_ids=ids, use_cache=False, return_dict=True, **kwargs)
+
+    def _ids(self, values: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(values).to(self.spec.device)[None]
+
+    def _keep(self, pack: Pack) -> int | torch.Tensor:
+        """The rows that go through the head; 0 means all of them to transformers."""
+        if len(pack.logit_rows) == len(pack.token_ids):
+            return 0
+        return torch.from_numpy(pack.logit_rows).to(self.spec.device)
+
+    def _copy_taps(self, hidden_states: Sequence[torch.Tensor], pack: Pack, taps: torch.Tensor) -> None:
+        width = self.spec.hidden_size
+        every_row = len(pack.tap_rows) == len(pack.token_ids)
+        rows = None if every_row else torch.from_numpy(pack.tap_rows).to(self.spec.device)
+        for index, hidden in enumerate(hidden_states):
+            columns = slice(index * width, (index + 1) * width)
+            taps[:, columns] = hidden[0] if rows is None else hidden[0, rows]
+
+    def _layer_specs(self) -> tuple[LayerSpec, ...]:
+        """Widths of keys and values, read off one real forward rather than guessed from the config."""
+        recorder = _ShapeRecorder()
+        with torch.inference_mode():
+            self._call(
+                torch.zeros(1, 1, dtype=torch.int64, device=self.model.device),
+                position_ids=torch.zeros(1, 1, dtype=torch.int64, device=self.model.device),
+                plan=recorder,
+            )
+        num_layers = self.model.config.num_hidden_layers
+        missing = [layer for layer in range(num_layers) if layer not in recorder.specs]
+        if missing:
+            raise UnsupportedError(f"layers {missing} make no keys and values of their own: not supported")
+        return tuple(recorder.specs[layer] for layer in range(num_layers))
+
+    def _probe(self) -> None:
+        """Compare a short causal forward with the model's own attention."""
+        rows = min(PROBE_ROWS, self.spec.context_limit)
+        ids = (np.arange(rows, dtype=np.int64) * 7919 + 13) % self.spec.vocab_size
+        pool = KVPool(self.spec.layers, dtype=self.spec.dtype, device=self.spec.device)
+        pool.open(0, rows)
+        segment = Segment(0, 0, rows, 0, (), pool.reserve(0, rows), Visibility.CAUSAL)
+        every = np.arange(rows, dtype=np.int64)
+        pack = Pack(ids, every, every, np.empty(0, dtype=np.int64), (segment,))
+        ours = self.forward(pack, pool, (), None).double()
+        theirs = self.native_logits(ids.tolist()).double()
+        error = float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1.0))
+        tolerance = PROBE_TOLERANCE[self.spec.dtype]
+        if not error <= tolerance:
+            raise ModelError(
+                f"{self.spec.name}: attention probe differs from the model's own by {error:.2g} of the largest logit "
+                f"(at most {tolerance:.2g} allowed); this model needs an attention feature that Draftwood lacks"
+            )
+
+
+class _ShapeRecorder:
+    """A plan that only notes the widths of keys and values."""
+
+    def __init__(self) -> None:
+        self.specs: dict[int, LayerSpec] = {}
+
+    def attend(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: AttendOptions
+    ) -> torch.Tensor:
+        self.specs[layer] = LayerSpec(k.shape[0], k.shape[2], v.shape[2])
+        return q.new_zeros(q.shape[1], q.shape[0], v.shape[2])
+
+
+def _check_supported(model: PreTrainedModel, name: str) -> None:
+    """Refuse what would be computed wrongly, with the reason."""
+    config = model.config
+    if not model._supports_attention_backend:
+        raise UnsupportedError(f"{name}: {type(model).__name__} does not use transformers' attention interface")
+    if getattr(config, "is_encoder_decoder", False):
+        raise UnsupportedError(f"{name}: encoder-decoder models are not supported, only causal language models")
+    layer_types = getattr(config, "layer_types", None) or ()
+    unknown = sorted({kind for kind in layer_types if kind not in KNOWN_LAYER_TYPES})
+    if unknown:
+        raise UnsupportedError(f"{name}: layer type {', '.join(unknown)}: expected {' or '.join(KNOWN_LAYER_TYPES)}")
+    for rope_type in _rope_types(getattr(config, "rope_parameters", None)):
+        if rope_type in REFUSED_ROPES:
+            raise UnsupportedError(
+                f"{name}: rope type {rope_type!r} depends on the longest position of a call; "
+                f"expected none of {', '.join(REFUSED_ROPES)}"
+            )
+    if "mrope_section" in str(getattr(config, "rope_parameters", None)):
+        raise UnsupportedError(f"{name}: positions with several axes (mrope) are not supported")
+    for module in model.modules():
+        if hasattr(module, "layer_idx") and getattr(module, "is_causal", True) is False:
+            raise UnsupportedError(f"{name}: layer {module.layer_idx} attends in both directions")
+
+
+def _rope_types(parameters: Any) -> list[str]:
+    """Rope types of a config, which holds one dictionary or one per layer type."""
+    if not isinstance(parameters, dict):
+        return []
+    kind = parameters.get("rope_type", parameters.get("type"))
+    found = [str(kind)] if kind else []
+    for value in parameters.values():
+        found += _rope_types(value)
+    return found

@@ -1,0 +1,12 @@
+"""Draft trees: growth over a drafter's scores, and how a tree lies in a pack."""
+
+from __future__ import annotations
+
+from . import grow as _grow
+from . import layout as _layout
+
+
+def warm_up() -> None:
+    """Compile every kernel of this package, so that loading pays for it and not the first round."""
+    _grow.warm_up()
+    _layout.warm_up()

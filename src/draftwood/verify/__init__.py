@@ -1,0 +1,30 @@
+"""Verification: from a tree and the target's logits to the tokens that the target decides."""
+
+from __future__ import annotations
+
+from ..core import Sampling
+from .greedy import greedy
+from .processors import History, Processors
+from .recursive import CounterDraw, Draw, recursive
+from .sampling import Gumbel, warm_up
+from .walk import Chooser, Controls, walk
+
+__all__ = [
+    "Chooser",
+    "Controls",
+    "CounterDraw",
+    "Draw",
+    "Gumbel",
+    "History",
+    "Processors",
+    "chooser",
+    "greedy",
+    "recursive",
+    "walk",
+    "warm_up",
+]
+
+
+def chooser(sampling: Sampling) -> Chooser:
+    """How the target's token is drawn under `sampling`: argmax at temperature 0, Gumbel-max above."""
+    return greedy if sampling.greedy else Gumbel(sampling.temperature, sampling.seed, sampling.completion)

@@ -1,0 +1,104 @@
+"""Imports point only down, and only the places that may know transformers, the environment or a clock do."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "draftwood"
+LAYERS = (
+    {"core", "errors"},
+    {"tree", "cost", "verify", "attention", "cache"},
+    {"policy", "draft", "target"},
+    {"engine"},
+    {"server", "distributed", "bench", "replay", "train"},
+    {"cli"},
+)
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+PACKAGE = "draftwood"
+MODULES = sorted(SOURCE.rglob("*.py"))
+PURE = ("tree", "policy", "verify", "cost/fit")
+
+
+def unit(parts: tuple[str, ...]) -> str | None:
+    """The layered unit of a dotted module path inside the package; None for the package's own `__init__`."""
+    if not parts or parts == ("__init__",):
+        return None
+    return "cli" if parts[0] == "cli" or parts[0].startswith("cli_") else parts[0]
+
+
+def imported(path: Path, root: Path = SOURCE) -> Iterator[tuple[str, ...]]:
+    """Absolute dotted paths, as tuples, of everything a module imports, also inside functions and for typing."""
+    here = (PACKAGE, *path.relative_to(root).parts[:-1])
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (tuple(alias.name.split(".")) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = here[: len(here) - node.level + 1] if node.level else ()
+            base += tuple(node.module.split(".")) if node.module else ()
+            yield from ((*base, alias.name) for alias in node.names)
+
+
+def upward_imports(path: Path, root: Path = SOURCE) -> list[str]:
+    """The imports of a module that point to a higher layer, or to a unit that has no place in the order."""
+    own = unit(path.relative_to(root).with_suffix("").parts)
+    if own is None:
+        return []
+    found = []
+    for target in imported(path, root):
+        other = unit(target[1:]) if target[0] == PACKAGE else None
+        # Names that the package itself offers (its version, the engine) count as the engine, except the version.
+        if target[0] == PACKAGE and target[1:] != ("__version__",):
+            other = other if other in RANK else "engine"
+            if RANK[other] > RANK[own]:
+                found.append(".".join(target))
+    return found
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(SOURCE).as_posix()
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_imports_point_down(path: Path) -> None:
+    own = unit(path.relative_to(SOURCE).with_suffix("").parts)
+    assert own is None or own in RANK, f"{own} has no place in the order of layers"
+    assert upward_imports(path) == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_only_two_layers_know_transformers(path: Path) -> None:
+    allowed = name_of(path).startswith(("target/", "draft/")) or name_of(path) == "attention/__init__.py"
+    assert allowed or not any(target[0] == "transformers" for target in imported(path))
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if name_of(path).startswith(PURE)], ids=name_of)
+def test_pure_layers_have_no_clock_model_or_random_module(path: Path) -> None:
+    assert not {target[0] for target in imported(path)} & {"time", "random", "transformers", "tokenizers"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_the_environment_is_read_in_the_command_line_only(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    reads = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} & {"environ", "getenv"}
+    assert not reads or name_of(path).startswith("cli")
+
+
+def test_an_upward_import_is_found(tmp_path: Path) -> None:
+    module = tmp_path / "tree" / "bad.py"
+    module.parent.mkdir()
+    lines = {
+        "from ..core import Pack": [],
+        "from . import grow": [],
+        "import numpy": [],
+        "from ..engine import Engine": ["draftwood.engine.Engine"],
+        "from .. import cli_io": ["draftwood.cli_io"],
+        "from .. import Engine": ["draftwood.Engine"],
+        "def f():\n    import draftwood.policy.ar": ["draftwood.policy.ar"],
+    }
+    for line, expected in lines.items():
+        module.write_text(line)
+        assert upward_imports(module, tmp_path) == expected
