@@ -50,7 +50,8 @@ def run(arguments: Sequence[str]) -> int:
     except (DraftwoodError, OSError, MemoryError) as error:
         complain(str(error) or type(error).__name__)
         return FAILED
-    except ReaderGone:
+    except (ReaderGone, SystemExit):
+        # typer exits by itself in one case: nobody reads its help text.
         drop_stdout()
         return 0
     except (KeyboardInterrupt, typer.Abort):

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import typer
 
 from .cli_io import stdout_for_results, write, write_json
-from .cli_load import DeviceOption, Dtype, DtypeOption, LoadOptions, ThreadsOption, check_pair, load_engine, waiting_for
+from .cli_load import (
+    DeviceOption,
+    Dtype,
+    DtypeOption,
+    LoadOptions,
+    ThreadsOption,
+    at_least_one,
+    check_pair,
+    load_engine,
+    waiting_for,
+)
 
 if TYPE_CHECKING:
     from . import Engine
@@ -22,7 +32,9 @@ if TYPE_CHECKING:
 DEMO_MODEL = "demo:smollm2"
 CPU_FACTS = Path("/proc/cpuinfo")
 
-MaxTokensOption = Annotated[int, typer.Option("--max-tokens", min=2, help="Tokens per prompt.")]
+MaxTokensOption = Annotated[
+    int, typer.Option("--max-tokens", parser=at_least_one, metavar="N", help="Tokens per prompt.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 

@@ -17,8 +17,11 @@ from .cli_load import (
     LoadOptions,
     ModelArgument,
     ThreadsOption,
+    at_least_one,
     check_pair,
+    integer,
     load_engine,
+    number,
     waiting_for,
 )
 from .errors import UsageError
@@ -30,12 +33,22 @@ DEFAULT_POLICY = "ddtree"
 
 PromptArgument = Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt as it is; - reads standard input.")]
 PolicyOption = Annotated[str, typer.Option("--policy", help="Rule that sizes the draft tree.")]
-BudgetOption = Annotated[int | None, typer.Option("--budget", help="Nodes of every tree (ddtree), 0 to 1024.")]
-BlockOption = Annotated[int | None, typer.Option("--block-size", min=1, help="Rows of a drafter block.")]
-CandidatesOption = Annotated[int | None, typer.Option("--candidates", metavar="K", help="Candidates per depth.")]
-TemperatureOption = Annotated[float, typer.Option("--temperature", help="0 is greedy; above 0 samples exactly.")]
-SeedOption = Annotated[int, typer.Option("--seed", help="Seed of sampling.")]
-MaxTokensOption = Annotated[int, typer.Option("--max-tokens", min=1, help="Longest answer in tokens.")]
+BudgetOption = Annotated[
+    int | None, typer.Option("--budget", parser=integer, metavar="N", help="Nodes of every tree (ddtree), 0 to 1024.")
+]
+BlockOption = Annotated[
+    int | None, typer.Option("--block-size", parser=at_least_one, metavar="N", help="Rows of a drafter block.")
+]
+CandidatesOption = Annotated[
+    int | None, typer.Option("--candidates", parser=integer, metavar="K", help="Candidates per depth.")
+]
+TemperatureOption = Annotated[
+    float, typer.Option("--temperature", parser=number, metavar="T", help="0 is greedy; above 0 samples exactly.")
+]
+SeedOption = Annotated[int, typer.Option("--seed", parser=integer, metavar="N", help="Seed of sampling.")]
+MaxTokensOption = Annotated[
+    int, typer.Option("--max-tokens", parser=at_least_one, metavar="N", help="Longest answer in tokens.")
+]
 RawOption = Annotated[bool, typer.Option("--raw", help="Do not apply the chat template.")]
 SystemOption = Annotated[str | None, typer.Option("--system", help="System message of the chat template.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
@@ -126,8 +139,9 @@ def _stream(engine: Engine, prompt: str, request: dict[str, Any], results: TextI
         with closing(cast("Generator[Piece]", engine.stream(prompt, **request))) as pieces:
             for piece in pieces:
                 if piece.text:
-                    write(piece.text, results)
+                    # Noted first: an interrupt may come between the two.
                     last = piece.text
+                    write(piece.text, results)
     except KeyboardInterrupt:
         if last and not last.endswith("\n"):
             write("\n", results)

@@ -14,6 +14,7 @@ from typing import Any, TextIO
 from .errors import UsageError
 
 STDIN_MARK = "-"
+STDOUT = 1
 
 
 class ReaderGone(Exception):
@@ -46,7 +47,7 @@ def flush_stdout() -> None:
 def drop_stdout() -> None:
     """Point standard output to nowhere, so that the interpreter's last flush stays silent."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    os.dup2(nowhere, STDOUT)
     os.close(nowhere)
 
 

@@ -30,6 +30,30 @@ class Dtype(str, Enum):
     FLOAT64 = "float64"
 
 
+def integer(text: str) -> int:
+    """Parse a whole number; the error names what was given."""
+    try:
+        return int(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is not a whole number") from error
+
+
+def at_least_one(text: str) -> int:
+    """Parse a whole number that is at least 1."""
+    value = integer(text)
+    if value < 1:
+        raise typer.BadParameter(f"{value} is out of range, expected at least 1")
+    return value
+
+
+def number(text: str) -> float:
+    """Parse a number; the error names what was given."""
+    try:
+        return float(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is not a number") from error
+
+
 ModelArgument = Annotated[
     str,
     typer.Argument(metavar="MODEL", help="A Hugging Face id, a local folder, a .gguf file or demo:smollm2."),
@@ -42,7 +66,12 @@ DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Number type of weig
 DeviceOption = Annotated[str, typer.Option("--device", help="Where to run: cpu, cuda, cuda:1, ...")]
 ThreadsOption = Annotated[
     int | None,
-    typer.Option("--threads", min=1, help="CPU threads; default: what cores, affinity and cgroup quota allow."),
+    typer.Option(
+        "--threads",
+        parser=at_least_one,
+        metavar="N",
+        help="CPU threads; default: what cores, affinity and cgroup quota allow.",
+    ),
 ]
 
 

@@ -193,6 +193,8 @@ class RoundRecord:
     accepted: int
     """Accepted drafts before any cut at a stop: the policy's view of the round."""
     predicted_s: float | None = None
-    """Predicted seconds of the round under the cost profile, drafting included; None without a profile."""
+    """Predicted seconds of the whole round under the cost profile, drafting included; None without a profile."""
+    cost_factors: tuple[float, float, float] | None = None
+    """Live factors (base, slope, draft) that the prediction used; None without a profile."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Measured seconds by stage, only in stage-timing mode."""

@@ -158,3 +158,11 @@ class Driver:
         self.state = self.policy.observe(self.state, RoundOutcome(record, made.prefixes[count], accepted_path, costs))
         seconds = float(costs.round_s[count]) if drafted else costs.plain_s
         return Played(drafted, count, 1.0 + float(made.phi[count]), accepted + 1, seconds)
+
+
+def make_costs_table(num_rows: int) -> np.ndarray:
+    """(num_rows + 1,) convex target seconds of 0..num_rows rows."""
+    rows = np.maximum(np.arange(num_rows + 1), 1)
+    table: np.ndarray = 0.01 * (1 + 0.012 * (rows - 1) + 0.00012 * (rows - 1) ** 2)
+    table[0] = table[1] - (table[2] - table[1])
+    return table

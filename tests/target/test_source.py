@@ -77,6 +77,6 @@ def test_demo_without_its_package_prints_the_command(monkeypatch: pytest.MonkeyP
 def test_hub_out_of_reach_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(ModelError, match="'nosuch/model'.*cannot be reached") as error:
+    with pytest.raises(ModelError, match=r"'nosuch/model'.*cannot be reached") as error:
         fetch_folder(resolve_model("nosuch/model"))
     assert "\n" not in str(error.value)

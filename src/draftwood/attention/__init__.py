@@ -14,6 +14,18 @@ from ..errors import UnsupportedError
 from .base import AttendOptions, AttentionBackend, Plan
 from .sdpa import SdpaBackend
 
+__all__ = [
+    "ATTENTION_NAME",
+    "BACKENDS",
+    "AttendOptions",
+    "AttentionBackend",
+    "Plan",
+    "SdpaBackend",
+    "attention_forward",
+    "ensure_registered",
+    "make_backend",
+]
+
 ATTENTION_NAME = "draftwood"
 BACKENDS: dict[str, type[AttentionBackend]] = {SdpaBackend.name: SdpaBackend}
 

@@ -137,7 +137,9 @@ def _visible(segment: _SegmentPlan, window: int | None) -> np.ndarray | None:
     """(n, S) bool: what each row sees, positions deciding about windows; None for everything."""
     num_rows, num_keys = len(segment.q_pos), len(segment.k_pos)
     distance = segment.q_pos[:, None] - segment.k_pos[None, :] if window is not None else None
-    cut = distance is not None and (distance.max() >= window or (segment.two_sided and distance.min() <= -window))
+    cut = False
+    if distance is not None and window is not None:
+        cut = bool(distance.max() >= window or (segment.two_sided and distance.min() <= -window))
     if segment.own is None and not cut:
         return None
     visible = np.ones((num_rows, num_keys), dtype=bool)

@@ -8,23 +8,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import RLock
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import torch
 
 from ..cache import KVPool
 from ..core import Sampling
+from ..cost.live import LiveCosts
+from ..cost.profile import CostProfile
 from ..draft.base import Drafter
 from ..errors import RequestError, UsageError
 from ..policy import Policy, make_policy
-from ..target.base import TargetModel
+from ..target.base import ReferenceModel, TargetModel
 from ..target.text import StreamDecoder, TextCodec
-from ..tree.grow import warm_up
+from ..tree import warm_up as warm_up_trees
 from ..verify import chooser
+from ..verify import warm_up as warm_up_choosers
+from .costs import CostModel
 from .loading import load_parts
 from .request import Generation, Limits, Piece, Request
 from .scheduler import finish
-from .stages import Stages, timed
+from .stages import STAGE_NAMES, Stages, timed
 from .state import EngineConfig, EngineState
 from .step import step
 
@@ -64,18 +69,23 @@ class Engine:
         *,
         codec: TextCodec | None = None,
         config: EngineConfig | None = None,
+        profile: CostProfile | None = None,
+        live_costs: bool = True,
         threads: int | None = None,
     ) -> None:
         spec = target.spec
         config = config or EngineConfig()
         pool = KVPool(spec.layers, dtype=spec.dtype, device=spec.device, max_kv_rows=config.max_kv_rows)
         self.state = EngineState(target, drafter, pool, config)
+        if profile is not None:
+            self.use_profile(profile, live_costs=live_costs)
         self.codec = codec
         self.threads = threads or torch.get_num_threads()
         self._stages = Stages()
         self._ids = itertools.count()
         self._lock = RLock()
-        warm_up()
+        warm_up_trees()
+        warm_up_choosers()
 
     @classmethod
     def load(
@@ -120,6 +130,10 @@ class Engine:
         """Device of the target."""
         return str(self.state.target.spec.device)
 
+    def use_profile(self, profile: CostProfile, *, live_costs: bool = True) -> None:
+        """Choose by these costs from now on; `live_costs` follows the machine while decoding."""
+        self.state.costs = CostModel(profile, LiveCosts() if live_costs else None)
+
     def submit(self, prompt_ids: Sequence[int], policy: Policy, options: RequestOptions) -> Request:
         """Queue a request of token ids. Raises RequestError; other requests are untouched."""
         prompt = self._checked_prompt(prompt_ids)
@@ -141,22 +155,21 @@ class Engine:
             self.state.waiting.append(request)
         return request
 
-    def step(self) -> list[Request]:
-        """Advance every running request; returns those that took part (none when idle)."""
-        with self._lock:
-            if not (self.state.running or self.state.waiting):
-                return []
-            return step(self.state, self._stages)
+    def step(self, *, timing: bool = False) -> list[Request]:
+        """Advance every running request; returns those that took part (none when idle).
 
-    def timed_step(self) -> list[Request]:
-        """`step` in stage-timing mode: the last round of each request that took part gets its seconds by stage."""
+        With `timing` the last round of each gets its seconds by stage; on a device this waits after every stage.
+        """
         with self._lock:
             if not (self.state.running or self.state.waiting):
                 return []
             seconds: dict[str, float] = {}
-            requests = step(self.state, timed(self._stages, seconds))
+            stages = timed(self._stages, seconds, STAGE_NAMES if timing else ("draft",))
+            start_s = perf_counter()
+            requests = step(self.state, stages)
+            self._learn_costs(requests, seconds.get("draft", 0.0), perf_counter() - start_s)
             for request in requests:
-                if request.rounds and not request.rounds[-1].seconds:
+                if timing and request.rounds and not request.rounds[-1].seconds:
                     request.rounds[-1] = replace(request.rounds[-1], seconds=dict(seconds))
             return requests
 
@@ -203,7 +216,7 @@ class Engine:
         try:
             requests += [self.submit(ids, rule, options) for ids in encoded]
             while not all(request.finished for request in requests):
-                self.timed_step() if timing else self.step()
+                self.step(timing=timing)
         finally:
             for request in requests:
                 self.abort(request)
@@ -251,7 +264,10 @@ class Engine:
 
     def top_two_gap(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> tuple[float, float]:
         """Gap between the two largest logits after a text, and the largest: by the model's own attention."""
-        logits = self.state.target.native_logits([*prompt_ids, *output_ids])[-1].double()
+        target = self.state.target
+        if not isinstance(target, ReferenceModel):
+            raise UsageError("this target has no attention of its own to compare with")
+        logits = target.native_logits([*prompt_ids, *output_ids])[-1].double()
         top = torch.topk(logits, 2).values
         return float(top[0] - top[1]), float(top[0])
 
@@ -259,11 +275,20 @@ class Engine:
         """Assert that the pools' bookkeeping is consistent."""
         self.state.pool.check_integrity()
 
+    def _learn_costs(self, requests: Sequence[Request], draft_s: float, step_s: float) -> None:
+        """Let the live correction see a step in which every request had a round."""
+        costs, load = self.state.costs, self.state.load
+        last = [request.rounds[-1] for request in requests if request.rounds]
+        if costs is None or load is None or len(last) < load.requests:
+            return
+        rows, drafted = sum(record.rows for record in last), sum(record.drafted for record in last)
+        costs.learn(load, rows, drafted, draft_s=draft_s, step_s=step_s)
+
     def _pieces(self, request: Request) -> Iterator[Piece]:
         decoder = StreamDecoder(self.codec) if self.codec is not None else None
         sent = 0
         try:
-            while not request.finished:
+            while True:
                 self.step()
                 fresh = request.token_ids[sent:]
                 sent += len(fresh)
@@ -299,9 +324,10 @@ class Engine:
     def _end_ids(self) -> frozenset[int]:
         return frozenset(self.codec.end_ids) if self.codec is not None else frozenset()
 
-    def _policy(self, policy: str | Policy, options: dict[str, object]) -> Policy:
+    def _policy(self, policy: str | Policy, options: dict[str, Any]) -> Policy:
         if isinstance(policy, str):
-            return make_policy(policy, **options)
+            profile = self.state.costs.profile if self.state.costs is not None else None
+            return make_policy(policy, profile=profile, **options)
         if options:
             raise UsageError(f"options {', '.join(options)}: a policy object carries its own")
         return policy

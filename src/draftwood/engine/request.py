@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from ..core import DraftTree, RoundRecord, Sampling
+from ..cost.rounds import RoundCosts
 from ..errors import DraftwoodError
-from ..policy import Policy, PolicyState
+from ..policy import Policy
 from ..verify import Chooser
 
 
@@ -41,7 +43,8 @@ class Request:
     rounds: list[RoundRecord] = field(default_factory=list)
     finish_reason: str | None = None
     error: DraftwoodError | None = None
-    policy_state: PolicyState = field(default_factory=PolicyState)
+    policy_memory: Any = None
+    """The request half of its policy's state."""
     submitted_s: float = 0.0
     first_token_s: float | None = None
     finished_s: float | None = None
@@ -82,6 +85,8 @@ class Job:
     """Deepest node that can still be delivered in this round."""
     draft_index: int | None = None
     """Which request of the DraftBlock this is; None when the round drafts nothing."""
+    costs: RoundCosts | None = None
+    """The costs under which drafting and nodes were chosen; None for policies that need none."""
     path: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     """Own rows that become prefix."""
     new_tokens: tuple[int, ...] = ()

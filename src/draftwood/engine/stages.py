@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from ..core import DraftBlock, Pack, RoundRecord, Segment, Visibility
+from ..cost.rounds import RoundCosts
 from ..draft.base import DraftRequest
-from ..errors import NonFiniteLogitsError
-from ..policy import RoundOutcome
+from ..errors import CostError, NonFiniteLogitsError
+from ..policy import Policy, RoundOutcome
+from ..policy.batch import Member, allocate
 from ..tree.grow import grow as grow_tree
+from ..tree.grow import root_tree
 from ..tree.layout import positions, visibility
 from ..verify import walk as walk_tree
+from .costs import Load
 from .request import Job, Request
 from .scheduler import admit, finish
-from .state import EngineState, root_tree
+from .state import EngineState
 
 
 class Forward(NamedTuple):
@@ -44,6 +49,7 @@ def schedule(state: EngineState) -> list[Job]:
             stop = min(request.prefilled + budget, len(request.prompt_ids))
             budget -= stop - request.prefilled
             jobs.append(_prefill_job(request, stop))
+    state.load = _load(jobs)
     return jobs
 
 
@@ -52,7 +58,9 @@ def draft(state: EngineState, jobs: list[Job]) -> DraftBlock | None:
     wanted: list[DraftRequest] = []
     for job in jobs:
         request = job.request
-        if job.max_depth == 0 or not request.policy.wants_draft(request.policy_state, None):
+        if job.is_round and request.policy.needs_costs:
+            job.costs = _costs(state, request.policy, 0)
+        if job.max_depth == 0 or not request.policy.wants_draft(state.policy_state(request), job.costs):
             continue
         job.draft_index = len(wanted)
         limit = state.target.spec.context_limit
@@ -81,15 +89,28 @@ def grow(state: EngineState, jobs: list[Job], block: DraftBlock | None) -> None:
 
 
 def choose(state: EngineState, jobs: list[Job]) -> None:
-    """Cut each tree to the number of nodes that its policy finds worth verifying; lay out the rows."""
-    for job in jobs:
-        if job.draft_index is None or job.tree is None:
-            continue
-        request = job.request
-        num_nodes = request.policy.choose(job.tree.gains, None, 1, request.policy_state)
-        job.tree = job.tree.prefix(num_nodes)
-        job.token_ids = job.tree.token
-        job.pos = positions(job.tree, request.context_len)
+    """Cut each tree to the number of nodes that is worth verifying; lay out the rows."""
+    drafted = [job for job in jobs if job.draft_index is not None and job.tree is not None]
+    if not drafted:
+        return
+    members = [
+        Member(job.request.policy, job.tree.gains, state.policy_state(job.request))
+        for job in drafted
+        if job.tree is not None
+    ]
+    assert state.load is not None
+    counts = allocate(
+        members,
+        partial(_costs, state),
+        default=state.config.shared_policy,
+        sharing=state.config.sharing,
+        plain_requests=state.load.requests - len(drafted),
+    )
+    for job, num_nodes in zip(drafted, counts, strict=True):
+        if job.tree is not None:
+            job.tree = job.tree.prefix(num_nodes)
+            job.token_ids = job.tree.token
+            job.pos = positions(job.tree, job.request.context_len)
 
 
 def pack(state: EngineState, jobs: list[Job]) -> Pack:
@@ -171,27 +192,17 @@ def commit(state: EngineState, jobs: list[Job], forward: Forward) -> None:
 def deliver(state: EngineState, jobs: list[Job]) -> list[Request]:
     """Append the decided tokens up to the first stop or cap, record the rounds, retire what has ended."""
     now_s = perf_counter()
+    predicted_s = _predicted_s(state, jobs)
     for job in jobs:
         request = job.request
-        was_round = job.is_round
-        context = request.context_len
+        context, was_round = request.context_len, job.is_round
         if not was_round:
             request.prefilled += len(job.token_ids)
         delivered = _append(request, job.new_tokens)
         if request.first_token_s is None and delivered:
             request.first_token_s = now_s
-        if was_round and request.error is None and job.tree is not None:
-            record = RoundRecord(
-                rows=job.tree.num_rows,
-                committed=delivered,
-                drafted=job.draft_index is not None,
-                context=context,
-                accepted=len(job.path) - 1,
-            )
-            request.rounds.append(record)
-            request.policy_state = request.policy.observe(
-                request.policy_state, RoundOutcome(record, job.tree, job.path, None)
-            )
+        if was_round and request.error is None:
+            _record(state, job, context=context, delivered=delivered, predicted_s=predicted_s)
         if request.error is not None:
             request.finish_reason = "error"
         elif request.finish_reason is None and request.context_len >= state.target.spec.context_limit:
@@ -217,13 +228,16 @@ class Stages:
     deliver: Callable[[EngineState, list[Job]], list[Request]] = deliver
 
 
-def timed(stages: Stages, seconds: dict[str, float]) -> Stages:
-    """The same stages, each adding its seconds to `seconds[name]`; waits for the device after every one."""
+STAGE_NAMES = tuple(item.name for item in fields(Stages))
 
-    def clocked(name: str) -> Callable[..., object]:
+
+def timed(stages: Stages, seconds: dict[str, float], names: Sequence[str] = STAGE_NAMES) -> Stages:
+    """The same stages, those of `names` adding their seconds to `seconds[name]` and waiting for the device."""
+
+    def clocked(name: str) -> Any:
         stage = getattr(stages, name)
 
-        def run(*args: object) -> object:
+        def run(*args: Any) -> Any:
             start_s = perf_counter()
             result = stage(*args)
             if torch.cuda.is_available():
@@ -233,7 +247,7 @@ def timed(stages: Stages, seconds: dict[str, float]) -> Stages:
 
         return run
 
-    return replace(stages, **{name: clocked(name) for name in Stages.__slots__})
+    return replace(stages, **{name: clocked(name) for name in names})
 
 
 def _round_job(state: EngineState, request: Request) -> Job:
@@ -269,6 +283,47 @@ def _append(request: Request, tokens: tuple[int, ...]) -> int:
         if request.finished:
             return delivered
     return len(tokens)
+
+
+def _load(jobs: list[Job]) -> Load:
+    """What the step carries whatever the policies choose: one root per round, all prefill rows."""
+    rounds = [job for job in jobs if job.is_round]
+    context = sum(job.request.context_len for job in rounds) // max(1, len(rounds))
+    rows = sum(len(job.token_ids) for job in jobs)
+    return Load(rows, context, max(1, len(rounds)), has_prefill=len(rounds) < len(jobs))
+
+
+def _costs(state: EngineState, policy: Policy, extra_rows: int) -> RoundCosts:
+    if state.costs is None or state.load is None:
+        raise CostError(f"policy {policy.name} needs a cost profile: give one with --profile, or measure it first")
+    return state.costs.round_costs(state.load, policy, extra_rows=extra_rows)
+
+
+def _predicted_s(state: EngineState, jobs: list[Job]) -> float | None:
+    """Predicted seconds of this step under the profile; None without one."""
+    if state.costs is None or state.load is None:
+        return None
+    rows = sum(len(job.token_ids) for job in jobs)
+    return state.costs.predicted_s(state.load, rows, sum(job.draft_index is not None for job in jobs))
+
+
+def _record(state: EngineState, job: Job, *, context: int, delivered: int, predicted_s: float | None) -> None:
+    """Keep the round and let the policy learn from it."""
+    request = job.request
+    assert job.tree is not None
+    factors = state.costs.factors if state.costs is not None else None
+    record = RoundRecord(
+        rows=job.tree.num_rows,
+        committed=delivered,
+        drafted=job.draft_index is not None,
+        context=context,
+        accepted=len(job.path) - 1,
+        predicted_s=predicted_s,
+        cost_factors=None if factors is None else (factors.base, factors.slope, factors.draft),
+    )
+    request.rounds.append(record)
+    outcome = RoundOutcome(record, job.tree, job.path, job.costs)
+    state.remember(request, request.policy.observe(state.policy_state(request), outcome))
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:

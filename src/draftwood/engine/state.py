@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
-import numpy as np
 import torch
 
 from ..cache import KVPool
-from ..core import DraftTree
 from ..draft.base import Drafter
-from ..policy import Policy
+from ..policy import Policy, PolicyState
+from ..policy.batch import Sharing
 from ..target.base import TargetModel
+from .costs import CostModel, Load
 from .request import Request
 
 
@@ -25,6 +26,10 @@ class EngineConfig:
     """Most requests that run at once; others wait in order of arrival."""
     max_kv_rows: int | None = None
     """Most rows of the KV pool; None: as many as needed."""
+    sharing: Sharing = field(default_factory=Sharing)
+    """How cost-aware requests divide a round."""
+    shared_policy: Policy | None = None
+    """The policy of shared allocations; None: that of the first request that shares."""
 
 
 @dataclass(slots=True)
@@ -37,10 +42,24 @@ class EngineState:
     config: EngineConfig
     waiting: list[Request] = field(default_factory=list)
     running: list[Request] = field(default_factory=list)
-    policy_shared: dict[Policy, object] = field(default_factory=dict)
+    policy_shared: dict[Policy, Any] = field(default_factory=dict)
     """The engine half of each policy's state."""
+    costs: CostModel | None = None
+    """None until a profile is given or measured; policies that need costs cannot run before."""
+    load: Load | None = None
+    """What the current step carries."""
     taps: torch.Tensor | None = None
     """Reused buffer (rows, taps * h)."""
+
+    def policy_state(self, request: Request) -> PolicyState:
+        """Both halves of what the request's policy remembers."""
+        return PolicyState(request.policy_memory, self.policy_shared.get(request.policy))
+
+    def remember(self, request: Request, memory: PolicyState) -> None:
+        """Store both halves."""
+        request.policy_memory = memory.request
+        if memory.engine is not None:
+            self.policy_shared[request.policy] = memory.engine
 
     @property
     def tap_layers(self) -> tuple[int, ...]:
@@ -55,13 +74,3 @@ class EngineState:
             self.taps = torch.empty(max(rows, 64), width, dtype=spec.dtype, device=spec.device)
         return self.taps[:rows]
 
-
-def root_tree(token: int) -> DraftTree:
-    """A tree of the root alone."""
-    return DraftTree(
-        parent=np.full(1, -1, dtype=np.int32),
-        token=np.array([token], dtype=np.int64),
-        depth=np.zeros(1, dtype=np.int32),
-        rank=np.zeros(1, dtype=np.int32),
-        logp=np.zeros(1, dtype=np.float64),
-    )

@@ -113,9 +113,9 @@ class Calibration:
 
     shift: float = 0.0
     scale: float = 1.0
-    info_shift: float = 2.0
+    info_shift: float = 1.0
     info_cross: float = 0.0
-    info_scale: float = 2.0
+    info_scale: float = 25.0
 
     def apply(self, gains: np.ndarray) -> np.ndarray:
         """Map (N,) scores to (N,) hit rates, order kept."""

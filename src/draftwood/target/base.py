@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -48,4 +48,13 @@ class TargetModel(Protocol):
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits (T, V) of final hidden states (T, h): the output matrix alone."""
+        ...
+
+
+@runtime_checkable
+class ReferenceModel(Protocol):
+    """A target that can also run without any code of ours between the layers: what outputs are compared with."""
+
+    def native_logits(self, token_ids: Sequence[int]) -> torch.Tensor:
+        """Logits (T, V) of a whole text by the model's own attention."""
         ...

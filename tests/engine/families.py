@@ -1,0 +1,147 @@
+"""Tiny random models of every supported family, and what transformers alone makes of their prompts.
+
+`reference` is a second copy of the model with transformers' own eager attention: nothing of Draftwood takes part in the
+expected texts. Weights are scaled up, so that layers matter and a wrong attention shows in the text; prompts whose
+reference text comes near a tie are not used, so that float32 rounding cannot decide a test.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GptOssConfig,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
+
+from draftwood.attention import SdpaBackend
+from draftwood.core import Sampling
+from draftwood.target.hf import HFTarget
+from draftwood.verify import chooser
+
+VOCAB = 64
+WINDOW = 8
+CONTEXT_LIMIT = 128
+LAYERS = 3
+HIDDEN = 32
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+# A text is used only if its closest decision is this far from a tie, as a share of the largest logit.
+HEALTHY_GAP = 1e-3
+
+_BASE: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": HIDDEN,
+    "intermediate_size": 48,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": CONTEXT_LIMIT,
+    "initializer_range": 0.25,
+    "tie_word_embeddings": False,
+    "eos_token_id": None,
+    "bos_token_id": None,
+    "pad_token_id": None,
+}
+_YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}
+_GEMMA = {"sliding_window": WINDOW, "query_pre_attn_scalar": 8}
+FAMILIES: dict[str, Callable[[], PreTrainedConfig]] = {
+    "llama": lambda: LlamaConfig(**_BASE),
+    "qwen3": lambda: Qwen3Config(**_BASE),
+    "qwen3_moe": lambda: Qwen3MoeConfig(
+        **_BASE, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, decoder_sparse_step=1
+    ),
+    "mistral": lambda: MistralConfig(**_BASE, sliding_window=WINDOW),
+    "gemma2": lambda: Gemma2Config(**_BASE, **_GEMMA, attn_logit_softcapping=5.0, final_logit_softcapping=20.0),
+    "gemma3": lambda: Gemma3TextConfig(
+        **_BASE, **_GEMMA, layer_types=["sliding_attention", "full_attention", "sliding_attention"]
+    ),
+    "gpt_oss": lambda: GptOssConfig(
+        **_BASE, sliding_window=WINDOW, num_local_experts=4, num_experts_per_tok=2, rope_parameters=dict(_YARN)
+    ),
+}
+
+
+@dataclass
+class Family:
+    """One model twice: behind our attention, and by itself."""
+
+    name: str
+    target: HFTarget
+    reference: PreTrainedModel
+    texts: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
+
+    @torch.inference_mode()
+    def logits(self, rows: list[list[int]]) -> torch.Tensor:
+        """(n, T, V) float64 logits of texts of one length, each run alone from its first token."""
+        return self.reference(input_ids=torch.tensor(rows), use_cache=False).logits.double()
+
+    @torch.inference_mode()
+    def greedy(self, prompt: tuple[int, ...], tokens: int) -> tuple[list[int], float]:
+        """What transformers' `generate` appends, and its smallest top-two gap as a share of the largest logit."""
+        ids = torch.tensor([prompt])
+        out = self.reference.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=tokens,
+            do_sample=False,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+        top = torch.stack(out.logits)[:, 0].double().topk(2).values
+        gap = ((top[:, 0] - top[:, 1]) / top[:, 0].abs().clamp(min=1.0)).min()
+        return out.sequences[0, len(prompt) :].tolist(), float(gap)
+
+    def sampled(self, prompt: tuple[int, ...], tokens: int, sampling: Sampling) -> list[int]:
+        """A text drawn one token at a time, every logit from a whole forward of the reference."""
+        draw = chooser(sampling)
+        text = list(prompt)
+        for _ in range(tokens):
+            text.append(int(draw(self.logits([text])[0, -1:], np.array([len(text)]))[0]))
+        return text[len(prompt) :]
+
+
+@lru_cache(maxsize=None)
+def family(name: str, dtype: str) -> Family:
+    """The models of a family, built once a session."""
+    torch.manual_seed(sorted(FAMILIES).index(name))
+    config = FAMILIES[name]()
+    config._experts_implementation = "eager"
+    reference = AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype], attn_implementation="eager").eval()
+    with torch.no_grad():
+        for weight_name, weight in reference.named_parameters():
+            if weight_name.endswith(("norm.weight", "layernorm.weight")):  # all ones or zeros would hide a wrong norm
+                weight.add_(0.3 * torch.randn_like(weight))
+    model = copy.deepcopy(reference)
+    return Family(name, HFTarget(model, SdpaBackend(), name=name), reference)
+
+
+@lru_cache(maxsize=None)
+def healthy_prompt(name: str, dtype: str, length: int, tokens: int, seed: int = 0) -> tuple[int, ...]:
+    """A prompt of `length` tokens whose greedy text of `tokens` is varied and never near a tie; the first of its kind.
+
+    Its text is stored in `Family.texts`.
+    """
+    made = family(name, dtype)
+    for attempt in range(200):
+        rng = np.random.default_rng([length, seed, attempt])
+        prompt = tuple(int(token) for token in rng.integers(0, VOCAB, length))
+        text, gap = made.greedy(prompt, tokens)
+        if gap >= HEALTHY_GAP and len(set(text)) >= min(8, tokens // 2):
+            made.texts[prompt] = text
+            return prompt
+    raise AssertionError(f"{name} {dtype}: no prompt of {length} tokens has a healthy text of {tokens}")

@@ -1,0 +1,117 @@
+"""A drafter that knows the text and is told how often to be right, and a policy that writes down what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from draftwood.core import DraftBlock
+from draftwood.draft.base import DraftRequest
+from draftwood.policy import Policy, PolicyState, RoundCosts, RoundOutcome
+
+TOP_SCORE = 0.6
+
+
+@dataclass
+class KnowingDrafter:
+    """Puts the true token of each depth at rank 0 with 0.7, at another rank with 0.2, nowhere with 0.1.
+
+    Scores are 0.6 for rank 0 and equal behind it. Where the true token goes is a function of (`dice`, request,
+    position of the root, depth), so a request's luck does not depend on its neighbours. It keeps the taps it was given
+    and refuses a round whose context has a hole.
+    """
+
+    vocab: int
+    block_size: int = 8
+    candidates: int = 16
+    target_layer_ids: tuple[int, ...] = (0, 1)
+    texts: dict[int, list[int]] = field(default_factory=dict)
+    """Prompt and continuation by request id."""
+    dice: dict[int, int] = field(default_factory=dict)
+    """What a request's luck is drawn from, by request id."""
+    taps: dict[int, list[torch.Tensor]] = field(default_factory=dict)
+    released: list[int] = field(default_factory=list)
+    asked: list[DraftRequest] = field(default_factory=list)
+
+    @property
+    def depth(self) -> int:
+        return self.block_size - 1
+
+    def know(self, request: int, text: Sequence[int], dice: int) -> None:
+        self.texts[request] = list(text)
+        self.dice[request] = dice
+
+    def draft(self, requests: Sequence[DraftRequest], candidates: int) -> DraftBlock:
+        depths = np.array([request.block_size - 1 for request in requests], dtype=np.int64)
+        kept = min(candidates, self.candidates)
+        shape = (len(requests), int(depths.max()), 1, kept)
+        block = DraftBlock(np.full(shape, -np.inf, np.float32), np.zeros(shape, np.int64), depths)
+        for index, request in enumerate(requests):
+            self._check(request)
+            for depth in range(int(depths[index])):
+                ids = self._row(request, depth + 1)
+                block.ids[index, depth, 0] = ids[:kept]
+                behind = (1.0 - TOP_SCORE) / (self.candidates - 1)
+                block.logp[index, depth, 0] = np.log([TOP_SCORE] + [behind] * (kept - 1))
+        return block
+
+    def commit(self, request: int, taps: torch.Tensor) -> None:
+        self.taps.setdefault(request, []).append(taps.clone())
+
+    def release(self, request: int) -> None:
+        self.taps.pop(request, None)
+        self.released.append(request)
+
+    def rows(self, request: int) -> int:
+        """Committed rows of a request."""
+        return sum(len(part) for part in self.taps.get(request, ()))
+
+    def _check(self, request: DraftRequest) -> None:
+        self.asked.append(request)
+        assert 2 <= request.block_size <= self.block_size
+        assert request.context_len == self.rows(request.request), "the drafter's context has a hole"
+        text = self.texts[request.request]
+        assert text[request.context_len] == request.pending, "the pending token is not the text's"
+
+    def _row(self, request: DraftRequest, depth: int) -> np.ndarray:
+        """Candidates of one depth, best first: distinct, the true token where the dice say."""
+        rng = np.random.default_rng([self.dice[request.request], request.context_len, depth])
+        text = self.texts[request.request]
+        pos = request.context_len + depth
+        true = text[pos] if pos < len(text) else -1
+        ids = rng.permutation(np.setdiff1d(np.arange(self.vocab), [true]))[: self.candidates]
+        luck = rng.random()
+        rank = int(rng.integers(1, self.candidates))
+        if true >= 0 and luck < 0.9:
+            ids[0 if luck < 0.7 else rank] = true
+        return ids
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A policy that keeps every RoundOutcome in the request's half of its state."""
+
+    inner: Policy
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def wants_draft(self, state: PolicyState, costs: RoundCosts | None) -> bool:
+        return self.inner.wants_draft(state, costs)
+
+    def choose(self, gains: np.ndarray, round_cost_s: np.ndarray | None, base_tokens: float, state: PolicyState) -> int:
+        return self.inner.choose(gains, round_cost_s, base_tokens, state)
+
+    def observe(self, state: PolicyState, outcome: RoundOutcome) -> PolicyState:
+        return replace(state, request=(*(state.request or ()), outcome))
+
+
+def share_above_rank_0(outcomes: Sequence[RoundOutcome]) -> float:
+    """Of the paths that accepted something, the share that uses a candidate behind the first."""
+    accepted = [outcome for outcome in outcomes if len(outcome.path) > 1]
+    above = [outcome for outcome in accepted if outcome.tree.rank[outcome.path].max() > 0]
+    return len(above) / len(accepted)
