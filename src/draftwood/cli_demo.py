@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TextIO
 
 import typer
 
@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     from .bench.demo import DemoLine
 
 DEMO_MODEL = "demo:smollm2"
+TableStyle = Literal["unicode", "ascii", "markdown"]
 CPU_FACTS = Path("/proc/cpuinfo")
 
 MaxTokensOption = Annotated[
     int, typer.Option("--max-tokens", parser=at_least_one, metavar="N", help="Tokens per prompt.")
 ]
+MarkdownOption = Annotated[bool, typer.Option("--markdown", help="Print the table in Markdown.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
@@ -49,6 +51,7 @@ def demo(
     dtype: DtypeOption = Dtype.AUTO,
     device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
+    markdown: MarkdownOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Decode a few prompts with the bundled pair under every policy and compare; exit 1 if outputs differ."""
@@ -66,8 +69,7 @@ def demo(
         if as_json:
             write_json({"machine": facts, "max_tokens": max_tokens, "rows": [asdict(line) for line in lines]}, results)
         else:
-            encoding = getattr(results, "encoding", None) or "ascii"
-            write(table(lines, facts, max_tokens, encoding), results)
+            write(table(lines, facts, max_tokens, _table_style(markdown, results)), results)
     if any(line.same_output == "different" for line in lines):
         raise typer.Exit(1)
 
@@ -95,13 +97,14 @@ def processor_name(facts: Path = CPU_FACTS) -> str:
     return next(names, platform.processor() or platform.machine())
 
 
-def table(lines: Sequence[DemoLine], facts: dict[str, Any], max_tokens: int, encoding: str) -> str:
-    """The table and the line of machine facts, as text that `encoding` can carry."""
+def table(lines: Sequence[DemoLine], facts: dict[str, Any], max_tokens: int, style: TableStyle) -> str:
+    """The table and the line of machine facts; the styles ascii and markdown are pure ASCII."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    grid = Table(box=box.SIMPLE_HEAD if encoding.lower().startswith("utf") else box.ASCII, title_justify="left")
+    boxes = {"unicode": box.SIMPLE_HEAD, "ascii": box.ASCII, "markdown": box.MARKDOWN}
+    grid = Table(box=boxes[style])
     grid.add_column("policy")
     for heading in ("tokens/s", "over plain", "over chain", "committed", "rows"):
         grid.add_column(heading, justify="right")
@@ -119,7 +122,14 @@ def table(lines: Sequence[DemoLine], facts: dict[str, Any], max_tokens: int, enc
         f"torch {facts['torch']}; {lines[0].prompts} prompts x {max_tokens} tokens, greedy"
     )
     note = "committed and rows: means per round. All policies run in one eager engine on a small target."
-    return f"{captured.get().rstrip()}\n{where}\n{note}\n"
+    body = "\n".join(line.rstrip() for line in captured.get().splitlines() if line.strip())
+    return f"{body}\n\n{where}\n{note}\n"
+
+
+def _table_style(markdown: bool, stream: TextIO) -> TableStyle:
+    if markdown:
+        return "markdown"
+    return "unicode" if (getattr(stream, "encoding", None) or "ascii").lower().startswith("utf") else "ascii"
 
 
 def _number(value: float | None, unit: str = "") -> str:

@@ -213,9 +213,12 @@ class TestDemo:
 
         line = DemoLine("ar", 20.0, 1.0, None, 1.0, 1.0, "near-tie", 1, 6)
         facts = {"processor": "P", "device": "cpu", "dtype": "bfloat16", "threads": 2, "torch": "2"}
-        text = cli_demo.table([line], facts, 64, "ANSI_X3.4-1968")
+        text = cli_demo.table([line], facts, 64, "ascii")
         assert text.isascii() and "near-tie (1 of 6)" in text and "1.00x" in text
-        assert not cli_demo.table([line], facts, 64, "utf-8").isascii()
+        assert not cli_demo.table([line], facts, 64, "unicode").isascii()
+        heading, rule, row = cli_demo.table([line], facts, 64, "markdown").splitlines()[:3]
+        assert heading.startswith("| policy ") and row.startswith("| ar ")
+        assert set(rule) <= set("|-: ") and rule.count("|") == heading.count("|") == row.count("|") == 8
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from plain_attention import NAME as PLAIN
+from plain_attention import register
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
@@ -78,17 +80,18 @@ FAMILIES: dict[str, Callable[[], PreTrainedConfig]] = {
 
 @dataclass
 class Family:
-    """One model twice: behind our attention, and by itself."""
+    """One model three times: behind our attention, with transformers' own, and with a plain exact one."""
 
     name: str
     target: HFTarget
     reference: PreTrainedModel
+    exact: PreTrainedModel
     texts: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
 
     @torch.inference_mode()
     def logits(self, rows: list[list[int]]) -> torch.Tensor:
-        """(n, T, V) float64 logits of texts of one length, each run alone from its first token."""
-        return self.reference(input_ids=torch.tensor(rows), use_cache=False).logits.double()
+        """(n, T, V) float64 logits of texts of one length, each run alone from its first token, exactly."""
+        return self.exact(input_ids=torch.tensor(rows), use_cache=False).logits.double()
 
     @torch.inference_mode()
     def greedy(self, prompt: tuple[int, ...], tokens: int) -> tuple[list[int], float]:
@@ -107,7 +110,7 @@ class Family:
         return out.sequences[0, len(prompt) :].tolist(), float(gap)
 
     def sampled(self, prompt: tuple[int, ...], tokens: int, sampling: Sampling) -> list[int]:
-        """A text drawn one token at a time, every logit from a whole forward of the reference."""
+        """A text drawn one token at a time, every logit from a whole forward of the text."""
         draw = chooser(sampling)
         text = list(prompt)
         for _ in range(tokens):
@@ -126,8 +129,10 @@ def family(name: str, dtype: str) -> Family:
         for weight_name, weight in reference.named_parameters():
             if weight_name.endswith(("norm.weight", "layernorm.weight")):  # all ones or zeros would hide a wrong norm
                 weight.add_(0.3 * torch.randn_like(weight))
-    model = copy.deepcopy(reference)
-    return Family(name, HFTarget(model, SdpaBackend(), name=name), reference)
+    register()
+    exact = copy.deepcopy(reference)
+    exact.set_attn_implementation(PLAIN)
+    return Family(name, HFTarget(copy.deepcopy(reference), SdpaBackend(), name=name), reference, exact)
 
 
 @lru_cache(maxsize=None)

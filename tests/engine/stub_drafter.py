@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -93,9 +93,10 @@ class KnowingDrafter:
 
 @dataclass(frozen=True)
 class Watched:
-    """A policy that keeps every RoundOutcome in the request's half of its state."""
+    """A policy that keeps every RoundOutcome; one for each request."""
 
     inner: Policy
+    outcomes: list[RoundOutcome] = field(default_factory=list, compare=False)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -107,7 +108,8 @@ class Watched:
         return self.inner.choose(gains, round_cost_s, base_tokens, state)
 
     def observe(self, state: PolicyState, outcome: RoundOutcome) -> PolicyState:
-        return replace(state, request=(*(state.request or ()), outcome))
+        self.outcomes.append(outcome)
+        return self.inner.observe(state, outcome)
 
 
 def share_above_rank_0(outcomes: Sequence[RoundOutcome]) -> float:

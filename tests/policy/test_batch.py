@@ -12,7 +12,7 @@ from round_world import make_costs_table, skilled_tree
 from draftwood.errors import UsageError
 from draftwood.policy import POLICIES, Policy, PolicyState, RoundCosts, make_policy
 from draftwood.policy.auto import Auto, AutoEngine, AutoRequest, ExpectedRound
-from draftwood.policy.batch import Member, Sharing, allocate
+from draftwood.policy.batch import Member, Sharing, allocate, draft_wishes
 from draftwood.policy.cast import Cast
 from draftwood.policy.state import Payoff, Rate
 
@@ -80,9 +80,7 @@ def test_uniform_gives_each_the_same() -> None:
     gains = forests(3, (40, 40, 7))
     counts = allocate([Member(make_policy("ratio"), g) for g in gains], costs_of(3), sharing=Sharing("uniform"))
     assert counts[0] == counts[1] and counts[2] == min(counts[0], 7)
-    rate = [
-        (3 + sum(float(g[:n].sum()) for g in gains)) / (TARGET_S[3 + 3 * n] + DRAFT_S) for n in range(41)
-    ]
+    rate = [(3 + sum(float(g[:n].sum()) for g in gains)) / (TARGET_S[3 + 3 * n] + DRAFT_S) for n in range(41)]
     assert counts[0] == int(np.argmax(rate))
 
 
@@ -125,9 +123,7 @@ def test_the_engines_policy_serves_all_sharers() -> None:
     gains = forests(4, (30, 30))
     members = [Member(make_policy("ratio"), gains[0]), Member(make_policy("caddtree"), gains[1])]
     frozen = Auto(rate="fixed", fixed_rate=300.0)
-    assert allocate(members, costs_of(2), default=frozen) == allocate(
-        [Member(frozen, g) for g in gains], costs_of(2)
-    )
+    assert allocate(members, costs_of(2), default=frozen) == allocate([Member(frozen, g) for g in gains], costs_of(2))
 
 
 def test_plain_requests_count_as_tokens() -> None:
@@ -154,6 +150,21 @@ def test_merged_rate_adds_tokens_and_averages_seconds() -> None:
     assert policy.merge([PolicyState(), PolicyState()]).request is None
     start = Auto(expected=ExpectedRound(1.0, 2.0, 0.5, 1.0)).merge([PolicyState()] * 3).request
     assert start.rate.per_second == pytest.approx(3 * 2 / 2)
+
+
+def test_sharers_decide_on_drafting_together() -> None:
+    paying, idle = (
+        request_state(),
+        PolicyState(AutoRequest(Rate(1.0, 0.01, 1.0), Payoff(0.0, 0.004, 1.0), 0.01), AutoEngine()),
+    )
+    auto = Auto()
+    costs = costs_of(2)
+    assert auto.wants_draft(paying, costs(auto, 0)) and not auto.wants_draft(idle, costs(auto, 0))
+    requests: list[tuple[Policy, PolicyState]] = [(auto, idle), (make_policy("ar"), PolicyState()), (auto, paying)]
+    assert draft_wishes(requests, costs) == [False, False, False], "together they do not earn the pass"
+    assert draft_wishes(requests[2:], costs) == [True]
+    assert draft_wishes(requests, costs, default=make_policy("ratio")) == [True, False, True]
+    assert draft_wishes([(make_policy("chain"), PolicyState())], None) == [True]
 
 
 def test_wrong_sharing_is_named() -> None:

@@ -74,24 +74,24 @@ def best_by_enumeration(parents: np.ndarray, gains: np.ndarray, worth: Callable[
     return best
 
 
-def test_ratio_and_frozen_auto_beat_every_prefix_closed_set() -> None:
-    rng = np.random.default_rng(3)
-    for _ in range(12):
-        marginals = -np.sort(-rng.dirichlet(np.ones(3) * 0.7, size=3), axis=1)
-        marginals = np.pad(marginals, ((0, 12), (0, 5)), constant_values=1e-9)
-        whole = make_tree(marginals).tree
-        tree = whole.prefix(10)
-        cost_s = np.cumsum(np.concatenate([[1.0], rng.choice([0.001, 0.01, 0.4], 10)]))
-        count = POLICIES["ratio"]().choose(tree.gains, cost_s, 1, STATE)
-        reached = (1 + tree.gains[:count].sum()) / cost_s[count]
-        best = best_by_enumeration(tree.parent, tree.gains, lambda phi, size: (1 + phi) / cost_s[size])
-        assert reached == pytest.approx(best, rel=1e-12)
+@pytest.mark.parametrize("seed", range(12))
+def test_ratio_and_frozen_auto_beat_every_prefix_closed_set(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    marginals = -np.sort(-rng.dirichlet(np.ones(3) * 0.7, size=3), axis=1)
+    marginals = np.pad(marginals, ((0, 12), (0, 5)), constant_values=1e-9)
+    whole = make_tree(marginals).tree
+    tree = whole.prefix(10)
+    cost_s = np.cumsum(np.concatenate([[1.0], rng.choice([0.001, 0.01, 0.4], 10)]))
+    count = POLICIES["ratio"]().choose(tree.gains, cost_s, 1, STATE)
+    reached = (1 + tree.gains[:count].sum()) / cost_s[count]
+    best = best_by_enumeration(tree.parent, tree.gains, lambda phi, size: (1 + phi) / cost_s[size])
+    assert reached == pytest.approx(best, rel=1e-12)
 
-        rate = float(rng.uniform(0.3, 3.0))
-        count = Auto(rate="fixed", fixed_rate=rate).choose(tree.gains, cost_s, 1, STATE)
-        reached = tree.gains[:count].sum() - rate * cost_s[count]
-        best = best_by_enumeration(tree.parent, tree.gains, lambda phi, size: phi - rate * cost_s[size])
-        assert reached == pytest.approx(best, abs=1e-12)
+    rate = float(rng.uniform(0.3, 3.0))
+    count = Auto(rate="fixed", fixed_rate=rate).choose(tree.gains, cost_s, 1, STATE)
+    reached = tree.gains[:count].sum() - rate * cost_s[count]
+    best = best_by_enumeration(tree.parent, tree.gains, lambda phi, size: phi - rate * cost_s[size])
+    assert reached == pytest.approx(best, abs=1e-12)
 
 
 def test_caddtree_is_the_full_argmax_on_convex_curves() -> None:
@@ -172,9 +172,7 @@ def test_golden_cost_aware_numbers() -> None:
         ("cast", {"min_nodes": 65}, "min_nodes 65: expected 0 to max_nodes, 64"),
     ],
 )
-def test_wrong_options_name_the_value_and_the_allowed_set(
-    name: str, options: dict[str, object], message: str
-) -> None:
+def test_wrong_options_name_the_value_and_the_allowed_set(name: str, options: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         make_policy(name, **options)
     assert "\n" not in str(caught.value)

@@ -42,9 +42,7 @@ def test_the_rate_never_falls_below_plain_decoding() -> None:
 
 def test_whole_round_seconds_come_from_the_record_in_a_batch() -> None:
     record = RoundRecord(2, 2, True, 10, 1, predicted_s=2.75)
-    state = Auto(expected=EXPECTED).observe(
-        PolicyState(), RoundOutcome(record, TREE.prefixes[1], np.arange(2), COSTS)
-    )
+    state = Auto(expected=EXPECTED).observe(PolicyState(), RoundOutcome(record, TREE.prefixes[1], np.arange(2), COSTS))
     assert state.request.rate.seconds == pytest.approx(0.9 * 10 + 2.75)
     assert state.request.payoff.extra_s == pytest.approx(0.9 * 5 * 0.75 + 1.5)
 

@@ -11,12 +11,13 @@ import made_trace
 import numpy as np
 import pytest
 
+from draftwood.core import DraftTree
 from draftwood.cost.profile import CostProfile
 from draftwood.errors import UsageError
 from draftwood.policy.chain import Chain
 from draftwood.policy.ddtree import DdTree
 from draftwood.replay import diagnostics, regret
-from draftwood.replay.forest import Forests
+from draftwood.replay.forest import Forests, GrownRound
 from draftwood.replay.replay import replay
 from draftwood.replay.shapes import binary, chain, medusa
 from draftwood.replay.trace import Trace
@@ -231,6 +232,18 @@ def test_allocation_by_brute_force() -> None:
             if sum(split) == total and all(n <= len(g.gains) for n, g in zip(split, batch, strict=True))
         ]
         assert regret.global_best_first(batch, total) == accepted(max(full, key=mass))
+
+
+def test_equal_scores_go_to_the_earlier_request() -> None:
+    tree = DraftTree(
+        np.array([-1, 0, 1], np.int32), np.arange(3), np.arange(3, dtype=np.int32), np.zeros(3, np.int32), np.zeros(3)
+    )
+    gains = np.array([0.9, 0.5])
+    hit = GrownRound(tree, gains, np.array([0, 1, 2], np.int32), np.arange(3))
+    miss = GrownRound(tree, gains, np.zeros(3, np.int32), np.zeros(1, np.int64))
+    # All 60 first nodes, then 30 of the 60 second ones.
+    assert regret.global_best_first([hit] * 30 + [miss] * 30, 90) == 60
+    assert regret.global_best_first([miss] * 30 + [hit] * 30, 90) == 30
 
 
 def test_shared_allocation_of_random_batches() -> None:

@@ -102,6 +102,12 @@ def test_svg_marks_what_happened() -> None:
     )
 
 
+def test_nothing_is_drawn_over_the_accepted_path() -> None:
+    root = ElementTree.fromstring(draw_svg(small(accepted=(0, 1))))
+    kinds = [path.get("class") for path in root.iter(f"{SVG}path")]
+    assert sorted(map(str, kinds[-2:])) == ["no", "ok"] and kinds[:-2] == [None] * 3
+
+
 @pytest.mark.parametrize(
     "nasty", ["<script>alert(1)</script>", "a&b\"'", "]]>", "\x00\x1b[31m", "\ud800", "\u202e", "\n"]
 )

@@ -19,7 +19,7 @@ from draftwood.policy.caddtree import CaddTree
 from draftwood.policy.chain import Chain
 from draftwood.policy.ddtree import DdTree
 from draftwood.policy.ratio import Ratio
-from draftwood.replay.forest import Forests, follow
+from draftwood.replay.forest import Forests, follow, recorded_tree
 from draftwood.replay.replay import ReplayResult, policy_options, replay
 from draftwood.replay.shapes import binary, chain, medusa
 from draftwood.replay.trace import Trace, load
@@ -139,6 +139,18 @@ def test_cost_aware_policies_equal_plain_decoding(policy: Policy) -> None:
     assert len(set(found.requests[0].rows)) > 2
 
 
+def test_every_arm_is_priced_by_the_measured_curve() -> None:
+    """On a curve with a hump the convex fit, which `caddtree` chooses by, is another one."""
+    rows, seconds = [1, 4, 8, 33], [0.010, 0.030, 0.031, 0.032]
+    prices = CostProfile.from_json(
+        {"schema": 1, "rows": rows, "contexts": [10], "verify_s": [seconds], "draft_s": None, "host_s": None,
+         "requests": 1, "dtype": "float32"}
+    )  # fmt: skip
+    found = replay(made_trace.every_position([30], seed=15), CaddTree(max_nodes=12, candidates=5), prices).requests[0]
+    assert found.predicted_s == pytest.approx(np.interp(found.rows, rows, seconds).tolist())
+    assert max(found.rows) > 1
+
+
 @dataclass(frozen=True, slots=True)
 class Memory:
     """Drafts every other round of a request, and verifies as many nodes as all requests accepted so far."""
@@ -220,6 +232,34 @@ def test_own_trace_gives_the_run_again(tmp_path: object) -> None:
     assert lists(found) == decoded == lists(replay(source, policy))
     assert found.requests[0].committed == trace.rounds.committed[list(trace.rounds_of(0))].tolist()
     assert not found.biased
+
+
+def test_recorded_trees_come_back() -> None:
+    trace, decoded = engine_trace(made_trace.every_position([30, 18], seed=10), DdTree(budget=5))
+    assert [recorded_tree(trace, index).num_rows for index in range(trace.num_rounds)] == decoded[0][1] + decoded[1][1]
+    for index in range(trace.num_rounds):
+        path = trace.accepted_path(index)
+        tokens = recorded_tree(trace, index).token[path]
+        assert tokens.tolist() == trace.realised(index)[: len(path)].tolist()
+
+
+@pytest.mark.parametrize("policy", [Auto(max_nodes=12, candidates=5), Memory()])
+def test_the_same_prompt_five_times(policy: Policy) -> None:
+    """Nothing is carried over when the state starts afresh."""
+    single = made_trace.every_position([40], seed=14)
+    builder = TraceBuilder(single.meta, depth=4)
+    for number in range(5):
+        opened = builder.add_request(
+            request_id=str(number), set_name="made", prompt_hash="00", prompt_len=5, max_tokens=40
+        )
+        for index in range(single.num_rounds):
+            position = int(single.rounds.position[index])
+            scores = single.rounds.logp[index], single.rounds.ids[index]
+            builder.add_round(opened, TraceRound(position, int(single.rounds.pending[index]), 5 + position, *scores))
+        builder.finish_request(opened, single.output(0), "length")
+    found = replay(builder.build(), policy, profile(), fresh_state=True)
+    assert len({str(item) for item in found.requests}) == 1
+    assert found.requests[0] == replay(single, policy, profile()).requests[0]
 
 
 def test_own_trace_is_biased_for_others() -> None:

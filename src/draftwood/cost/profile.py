@@ -21,9 +21,6 @@ from .rounds import UNCORRECTED, LiveFactors, RoundCosts
 from .tables import BatchCosts, bracket
 
 CAST_CONTEXT = 1024
-_KNOWN = (
-    "schema rows contexts verify_s draft_s host_s requests batch spread_s steps mean_gains identity dtype source"
-).split()
 _CONVEX_CONTEXT_GRAIN = 128
 
 
@@ -95,7 +92,7 @@ class CostProfile:
             identity=None if identity is None else Identity.from_json(identity),
             dtype=str(data.get("dtype", "")),
             source=str(data.get("source", "")),
-            notes={name: value for name, value in data.items() if name not in _KNOWN},
+            notes={name: value for name, value in data.items() if name not in schema.FIELDS},
         )
 
     @classmethod

@@ -1,22 +1,23 @@
 """The JSON schema of a cost profile: reading with one-line errors, nothing else.
 
-| field          | shape              | what                                                                        |
-|----------------|--------------------|-----------------------------------------------------------------------------|
-| schema         | integer            | 1; fields are only ever added                                               |
-| rows           | [n]                | rows of a forward, increasing, the first is 1                               |
-| contexts       | [c]                | committed context lengths, increasing                                       |
-| verify_s       | [c][n]             | median seconds of the target forward of one request                         |
-| draft_s        | null, number, [c] or [c][r] | seconds of a drafter pass; [c][r] has one column per entry of requests |
-| host_s         | null or [n]        | seconds of everything else in a round                                       |
-| requests       | integer or [r]     | request counts measured, increasing, the first is 1                         |
-| batch          | null or object     | rows [m], contexts [k], verify_s [r - 1][k][m]: several requests            |
-| spread_s       | null or [c][n]     | half the spread of verify_s                                                 |
-| steps          | null or [s]        | rows s where the cost jumps between s and s + 1                             |
-| mean_gains     | null or [g]        | mean n-th sorted gain over some rounds, for `cast` and for the first rate    |
-| identity       | null or object     | device, threads, dtype, attention, model, drafter, versions                 |
-| dtype, source  | text               | precision; where the numbers come from                                      |
+| field         | shape          | what                                                                             |
+|---------------|----------------|----------------------------------------------------------------------------------|
+| schema        | integer        | 1; fields are only ever added                                                    |
+| rows          | [n]            | rows of a forward, increasing, the first is 1                                    |
+| contexts      | [c]            | committed context lengths, increasing                                            |
+| verify_s      | [c][n]         | median seconds of the target forward of one request                              |
+| draft_s       | null, number,  | seconds of a drafter pass; [c][r] has a column for each entry of requests        |
+|               | [c] or [c][r]  |                                                                                  |
+| host_s        | null or [n]    | seconds of everything else in a round                                            |
+| requests      | integer or [r] | request counts measured, increasing, the first is 1                              |
+| batch         | null or object | rows [m] (in all), contexts [k], verify_s [r - 1][k][m]: several requests        |
+| spread_s      | null or [c][n] | half the spread of verify_s                                                      |
+| steps         | null or [s]    | rows s where the cost jumps between s and s + 1                                  |
+| mean_gains    | null or [g]    | mean n-th sorted gain over some rounds, for `cast` and for the first rate        |
+| identity      | null or object | device, threads, dtype, attention, model, drafter, versions                      |
+| dtype, source | text           | precision; where the numbers come from                                           |
 
-`batch.rows` are total rows of the pack. null draft_s and host_s count as 0. Other fields are kept as they are and never read.
+null draft_s and host_s count as 0. Other fields are kept as they are and never read.
 """
 
 from __future__ import annotations
@@ -32,6 +33,12 @@ import numpy as np
 from ..errors import CostError
 
 SCHEMA = 1
+FIELDS = frozenset(
+    [
+        *("schema", "rows", "contexts", "verify_s", "draft_s", "host_s", "requests", "batch", "spread_s", "steps"),
+        *("mean_gains", "identity", "dtype", "source"),
+    ]
+)
 _ROUNDING = 1e-12
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import RLock
@@ -22,6 +24,7 @@ from ..errors import RequestError, UsageError
 from ..policy import Policy, make_policy
 from ..target.base import ReferenceModel, TargetModel
 from ..target.text import StreamDecoder, TextCodec
+from ..target.threads import default_threads
 from ..tree import warm_up as warm_up_trees
 from ..verify import chooser
 from ..verify import warm_up as warm_up_choosers
@@ -42,18 +45,24 @@ class RequestOptions:
 
     max_tokens: int = 256
     temperature: float = 0.0
-    seed: int = 0
+    seed: int | None = None
+    """Makes the draw repeatable; None: a fresh one per request."""
     completion: int = 0
     """Index among several completions of one prompt; each draws its own noise."""
     block_size: int | None = None
     """Rows of a drafter block, 1 (no draft) to the checkpoint's; None: the checkpoint's."""
     end_ids: frozenset[int] | None = None
-    """Ids that end the text; None: the model's own."""
+    """Ids that end the text; None: the model's own, the end of a chat turn included."""
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise RequestError(f"max_tokens {self.max_tokens}: expected at least 1")
-        Sampling(self.temperature, self.seed, self.completion)
+        self.sampling()
+
+    def sampling(self) -> Sampling:
+        """How one request draws; without a seed a fresh one is taken from the system."""
+        seed = self.seed if self.seed is not None else secrets.randbits(63)
+        return Sampling(self.temperature, seed, self.completion)
 
 
 class Engine:
@@ -104,12 +113,13 @@ class Engine:
         """Load a target and, when given or bundled, its drafter.
 
         `model` is a hub id, a local folder, a .gguf file or `demo:smollm2`; `dtype` is auto, float32, bfloat16,
-        float16 or float64; `notify` receives one-line notices (default: dropped). Raises ModelError, UnsupportedError.
+        float16 or float64; `notify` receives one-line notices (default: dropped). `threads` is set for the
+        whole process; None: what cores, affinity and cgroup quota allow. Raises ModelError, UnsupportedError.
         """
-        if threads is not None:
-            if threads < 1:
-                raise UsageError(f"threads {threads}: expected at least 1")
-            torch.set_num_threads(threads)
+        if threads is not None and threads < 1:
+            raise UsageError(f"threads {threads}: expected at least 1")
+        threads = threads or default_threads()
+        torch.set_num_threads(threads)
         parts = load_parts(
             model, drafter, dtype=dtype, device=device, attention=attention, cache_dir=cache_dir, notify=notify
         )
@@ -134,20 +144,41 @@ class Engine:
         """Choose by these costs from now on; `live_costs` follows the machine while decoding."""
         self.state.costs = CostModel(profile, LiveCosts() if live_costs else None)
 
+    def reset_policies(self) -> None:
+        """Forget what policies and the live correction learned from earlier requests: the next one starts afresh."""
+        with self._lock:
+            self.state.policy_shared.clear()
+            costs = self.state.costs
+            if costs is not None and costs.live is not None:
+                costs.live = LiveCosts()
+
+    @contextmanager
+    def replacing_stages(self, change: Callable[[Stages], Stages]) -> Iterator[None]:
+        """Run steps with `change(stages)` instead of the stages: how a recorder or a clock looks inside a step."""
+        with self._lock:
+            former = self._stages
+            self._stages = change(former)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._stages = former
+
     def submit(self, prompt_ids: Sequence[int], policy: Policy, options: RequestOptions) -> Request:
         """Queue a request of token ids. Raises RequestError; other requests are untouched."""
         prompt = self._checked_prompt(prompt_ids)
         drafter = self.state.drafter
         if policy.drafts and drafter is None:
             raise RequestError(f"policy {policy.name!r} needs a drafter: name one with --drafter (drafter=), or use ar")
-        end_ids = options.end_ids if options.end_ids is not None else self._end_ids()
+        end_ids = options.end_ids if options.end_ids is not None else self._end_ids(raw=False)
+        sampling = options.sampling()
         request = Request(
             id=next(self._ids),
             prompt_ids=prompt,
-            sampling=Sampling(options.temperature, options.seed, options.completion),
+            sampling=sampling,
             limits=Limits(options.max_tokens, end_ids),
             policy=policy,
-            choose=chooser(Sampling(options.temperature, options.seed, options.completion)),
+            choose=chooser(sampling),
             block_size=self._block_size(options.block_size, policy),
             submitted_s=perf_counter(),
         )
@@ -195,7 +226,7 @@ class Engine:
         timing: bool = False,
         max_tokens: int = 256,
         temperature: float = 0.0,
-        seed: int = 0,
+        seed: int | None = None,
         block_size: int | None = None,
         **policy_options: object,
     ) -> list[Generation]:
@@ -207,7 +238,9 @@ class Engine:
         """
         if isinstance(prompts, str):
             raise UsageError("prompts: expected a list of prompts, got one string")
-        options = RequestOptions(max_tokens, temperature, seed, block_size=block_size)
+        options = RequestOptions(
+            max_tokens, temperature, seed, block_size=block_size, end_ids=self._end_ids(raw=raw)
+        )
         rule = self._policy(policy, policy_options)
         encoded = [self._encode(prompt, raw=raw, system=system) for prompt in prompts]
         for ids in encoded:
@@ -234,7 +267,7 @@ class Engine:
         system: str | None = None,
         max_tokens: int = 256,
         temperature: float = 0.0,
-        seed: int = 0,
+        seed: int | None = None,
         block_size: int | None = None,
         **policy_options: object,
     ) -> Iterator[Piece]:
@@ -242,7 +275,9 @@ class Engine:
 
         Arguments as for `generate`. Closing the iterator aborts the request.
         """
-        options = RequestOptions(max_tokens, temperature, seed, block_size=block_size)
+        options = RequestOptions(
+            max_tokens, temperature, seed, block_size=block_size, end_ids=self._end_ids(raw=raw)
+        )
         rule = self._policy(policy, policy_options)
         request = self.submit(self._encode(prompt, raw=raw, system=system), rule, options)
         return self._pieces(request)
@@ -257,6 +292,7 @@ class Engine:
             prompt_tokens=len(request.prompt_ids),
             finish_reason=request.finish_reason or "abort",
             policy=request.policy.name,
+            seed=request.sampling.seed,
             prefill_s=first_s - start_s,
             decode_s=end_s - first_s,
             rounds=list(request.rounds),
@@ -321,8 +357,10 @@ class Engine:
             raise RequestError("prompt '': expected at least one character")
         return self.codec.encode(prompt, raw=raw, system=system)
 
-    def _end_ids(self) -> frozenset[int]:
-        return frozenset(self.codec.end_ids) if self.codec is not None else frozenset()
+    def _end_ids(self, *, raw: bool) -> frozenset[int]:
+        if self.codec is None:
+            return frozenset()
+        return frozenset(self.codec.raw_end_ids if raw else self.codec.end_ids)
 
     def _policy(self, policy: str | Policy, options: dict[str, Any]) -> Policy:
         if isinstance(policy, str):

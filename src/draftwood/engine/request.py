@@ -111,6 +111,8 @@ class Generation:
     finish_reason: str
     """`stop` (an end token), `length` (max_tokens or the context limit) or `abort`."""
     policy: str
+    seed: int
+    """What a repeated run needs to draw the same tokens; not used at temperature 0."""
     prefill_s: float
     """Seconds from submission to the first token."""
     decode_s: float

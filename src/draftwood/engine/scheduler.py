@@ -6,18 +6,13 @@ from ..errors import PoolExhaustedError
 from .request import Request
 from .state import EngineState
 
-# Rows set aside for a tree at admission; a larger tree extends the request's extents when it comes.
-EXPECTED_TREE_ROWS = 65
-
 
 def admit(state: EngineState) -> None:
     """Move waiting requests to the running ones while there is room, first come first served."""
     while state.waiting and len(state.running) < state.config.max_requests:
         request = state.waiting[0]
-        tokens = len(request.prompt_ids) + request.limits.max_tokens
-        rows = min(tokens, state.target.spec.context_limit) + min(request.policy.max_nodes + 1, EXPECTED_TREE_ROWS)
         try:
-            state.pool.open(request.id, rows)
+            state.pool.open(request.id, _most_rows(state, request))
         except PoolExhaustedError:
             if not state.running:
                 raise
@@ -31,3 +26,11 @@ def finish(state: EngineState, request: Request) -> None:
     state.pool.release(request.id)
     if request.policy.drafts and state.drafter is not None:
         state.drafter.release(request.id)
+
+
+def _most_rows(state: EngineState, request: Request) -> int:
+    """Pool rows that the request can ever need, so that an admitted one never waits for more."""
+    tokens = len(request.prompt_ids) + request.limits.max_tokens
+    depth = request.block_size - 1
+    nodes = depth if request.policy.candidates == 1 else request.policy.max_nodes
+    return min(tokens, state.target.spec.context_limit) + min(nodes, request.policy.max_nodes) + 1

@@ -231,18 +231,23 @@ class Stages:
 STAGE_NAMES = tuple(item.name for item in fields(Stages))
 
 
-def timed(stages: Stages, seconds: dict[str, float], names: Sequence[str] = STAGE_NAMES) -> Stages:
+def timed(
+    stages: Stages,
+    seconds: dict[str, float],
+    names: Sequence[str] = STAGE_NAMES,
+    clock: Callable[[], float] = perf_counter,
+) -> Stages:
     """The same stages, those of `names` adding their seconds to `seconds[name]` and waiting for the device."""
 
     def clocked(name: str) -> Any:
         stage = getattr(stages, name)
 
         def run(*args: Any) -> Any:
-            start_s = perf_counter()
+            start_s = clock()
             result = stage(*args)
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
-            seconds[name] = seconds.get(name, 0.0) + perf_counter() - start_s
+            seconds[name] = seconds.get(name, 0.0) + clock() - start_s
             return result
 
         return run

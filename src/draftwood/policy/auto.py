@@ -13,7 +13,7 @@ from ..errors import CostError, UsageError
 from .base import PolicyState, RoundCosts, RoundOutcome
 from .deploy import Deployment
 from .rules import best_ratio, best_surplus, check_nodes, expected_accepted, need_costs
-from .state import ENGINE_DISCOUNT, RATE_DISCOUNT, Calibration, Payoff, Rate, Skipping
+from .state import ENGINE_DISCOUNT, RATE_DISCOUNT, START_ROUNDS, Calibration, Payoff, Rate, Skipping
 
 RATES = ("local", "mixed", "fixed")
 
@@ -163,9 +163,11 @@ class Auto:
             sum(item.rate.seconds / item.rate.weight for item in known) / len(known),
             1.0,
         )
+        means = [item.payoff.weighing(1.0) for item in known]
         payoff = Payoff(
-            share * sum(item.payoff.accepted / item.payoff.weight for item in known),
-            sum(item.payoff.extra_s / item.payoff.weight for item in known) / len(known),
+            share * sum(item.accepted for item in means),
+            share * sum(item.squares for item in means),
+            sum(item.extra_s for item in means) / len(known),
             1.0,
         )
         skipping = Skipping(max(item.skipping.skipped for item in known), min(item.skipping.interval for item in known))
@@ -264,7 +266,7 @@ def _round_seconds(outcome: RoundOutcome, costs: RoundCosts) -> float:
 
 
 def _engine_mean(engine: AutoEngine | None, otherwise: Payoff) -> Payoff:
-    return otherwise if engine is None or engine.payoff is None else engine.payoff.restarted()
+    return otherwise if engine is None or engine.payoff is None else engine.payoff.weighing(START_ROUNDS)
 
 
 def _first_request(outcome: RoundOutcome, engine: AutoEngine, seconds: float, extra_s: float) -> AutoRequest:

@@ -90,7 +90,7 @@ class ProfilePolicy(Protocol):
 
 
 @runtime_checkable
-class SharedPolicy(Protocol):
+class SharedPolicy(Policy, Protocol):
     """A policy that can allocate the nodes of several requests at once (CAST, Propositions 2 and 3)."""
 
     def merge(self, states: Sequence[PolicyState]) -> PolicyState:

@@ -78,6 +78,31 @@ def allocate(
     return counts
 
 
+def draft_wishes(
+    requests: Sequence[tuple[Policy, PolicyState]],
+    costs: Callable[[Policy, int], RoundCosts] | None,
+    *,
+    default: Policy | None = None,
+) -> list[bool]:
+    """Return for each (policy, state) whether it wants a draft this round.
+
+    Requests that share decide together, on their merged state: one pass serves them all.
+    """
+    sharers = [at for at, (policy, _) in enumerate(requests) if policy.shares]
+    wishes = [
+        policy.wants_draft(state, costs(policy, 0) if policy.needs_costs and costs is not None else None)
+        for policy, state in requests
+        if not policy.shares
+    ]
+    if sharers:
+        leader = _leader(default, requests[sharers[0]][0])
+        merged = leader.merge([requests[at][1] for at in sharers])
+        together = leader.wants_draft(merged, costs(leader, 0) if costs is not None else None)
+        for at in sharers:
+            wishes.insert(at, together)
+    return wishes
+
+
 @dataclass(frozen=True, slots=True)
 class _Base:
     """What the round holds before a group chooses."""
@@ -86,9 +111,11 @@ class _Base:
     rows: int
 
 
-def _groups(members: Sequence[Member], default: Policy | None, sharing: Sharing) -> list[tuple[Policy, list[int]]]:
+def _groups(
+    members: Sequence[Member], default: Policy | None, sharing: Sharing
+) -> list[tuple[SharedPolicy, list[int]]]:
     """Members that choose together, by policy: first those that only join a shared round, then the cost-aware."""
-    joining: dict[Policy, list[int]] = {}
+    joining: dict[SharedPolicy, list[int]] = {}
     sharers: list[int] = []
     for at, member in enumerate(members):
         if member.policy.shares:
@@ -97,20 +124,25 @@ def _groups(members: Sequence[Member], default: Policy | None, sharing: Sharing)
             joining.setdefault(member.policy, []).append(at)
     groups = [(policy, indices) for policy, indices in joining.items() if len(indices) > 1]
     if sharers:
-        leader = default if default is not None and default.shares else members[sharers[0]].policy
-        groups.append((leader, sharers))
+        groups.append((_leader(default, members[sharers[0]].policy), sharers))
     return groups
 
 
+def _leader(default: Policy | None, first: Policy) -> SharedPolicy:
+    """The policy that serves all sharers: the engine's own, when it shares, or else the first of theirs."""
+    leader = default if default is not None and default.shares else first
+    if not isinstance(leader, SharedPolicy):
+        raise UsageError(f"policy {leader.name} shares a round: expected it to have merge and choose_shared")
+    return leader
+
+
 def _share(
-    policy: Policy,
+    policy: SharedPolicy,
     group: Sequence[Member],
     costs: Callable[[Policy, int], RoundCosts] | None,
     sharing: Sharing,
     base: _Base,
 ) -> list[int]:
-    if not isinstance(policy, SharedPolicy):
-        raise UsageError(f"policy {policy.name}: expected one that can share a round")
     if costs is None:
         raise UsageError(f"policy {policy.name} shares a round by its costs: expected a cost profile")
     forced = [min(sharing.min_nodes, len(member.gains)) for member in group]

@@ -11,6 +11,7 @@ RATE_DISCOUNT = 0.9
 START_ROUNDS = 5.0
 ENGINE_DISCOUNT = 0.97
 PROBE_SHARE = 0.01
+DOUBT = 0.5
 _SCORE_MARGIN = 1e-6
 _LEAST_SCALE = 0.05
 
@@ -48,30 +49,42 @@ class Payoff:
     """What drafted rounds really brought: accepted drafts, and seconds of verifying them, discounted per round."""
 
     accepted: float
+    squares: float
+    """Of accepted drafts."""
     extra_s: float
     """C(n + 1) - C(1), drafting left out."""
     weight: float
 
     @classmethod
     def start(cls, accepted: float, extra_s: float) -> Payoff:
-        """The state before the first round: an expected round, counted START_ROUNDS times."""
-        return cls(START_ROUNDS * accepted, START_ROUNDS * extra_s, START_ROUNDS)
+        """The state before the first round: an expected round, counted START_ROUNDS times, as random as a Poisson."""
+        return cls(accepted, accepted * (accepted + 1.0), extra_s, 1.0).weighing(START_ROUNDS)
+
+    def weighing(self, rounds: float) -> Payoff:
+        """The same means with the weight of `rounds` rounds."""
+        scale = rounds / self.weight
+        return Payoff(scale * self.accepted, scale * self.squares, scale * self.extra_s, rounds)
 
     def add(self, accepted: float, extra_s: float, discount: float) -> Payoff:
         """The state after a drafted round."""
         return Payoff(
             discount * self.accepted + accepted,
+            discount * self.squares + accepted * accepted,
             discount * self.extra_s + extra_s,
             discount * self.weight + 1.0,
         )
 
-    def restarted(self) -> Payoff:
-        """The same means with the weight of START_ROUNDS rounds: what a new request starts from."""
-        return Payoff.start(self.accepted / self.weight, self.extra_s / self.weight)
-
     def surplus(self, rate: float, draft_s: float) -> float:
-        """Tokens per drafted round beyond what its seconds are worth at `rate`; drafting pays when positive."""
-        return (self.accepted - rate * self.extra_s) / self.weight - rate * draft_s
+        """Tokens per drafted round beyond what its seconds are worth at `rate`, the benefit of the doubt included.
+
+        Drafting pays when positive. The doubt is DOUBT standard errors of the mean: a discounted mean of a good
+        drafter's noisy rounds must not fall below its price by chance, while a bad one leaves no doubt, since its
+        rounds are all alike.
+        """
+        mean = self.accepted / self.weight
+        variance = max(self.squares / self.weight - mean * mean, 0.0)
+        error = math.sqrt(variance * (1.0 - RATE_DISCOUNT) / (1.0 + RATE_DISCOUNT))
+        return mean + DOUBT * error - rate * (self.extra_s / self.weight + draft_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +94,7 @@ class Skipping:
     skipped: int = 0
     """Rounds since the last draft."""
     interval: int = 1
-    """Rounds skipped before a probe."""
+    """Rounds skipped before a probe; 0 after a draft that paid: the next round may draft again at once."""
 
     @property
     def probe_due(self) -> bool:
@@ -98,9 +111,9 @@ class Skipping:
         `probe_s`: seconds of the drafted round beyond a plain one; `plain_s`: C_plain.
         """
         if paid:
-            return Skipping()
+            return Skipping(0, 0)
         share = probe_s / (probe_s + self.interval * plain_s)
-        return Skipping(0, self.interval if share < PROBE_SHARE else 2 * self.interval)
+        return Skipping(0, self.interval if share < PROBE_SHARE else max(1, 2 * self.interval))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core import DraftBlock, DraftTree
 from ..errors import DraftwoodError, TraceError
-from ..tree.grow import grow
+from ..tree.grow import grow, root_tree
 from ..tree.kernel import compiled
 from .trace import Trace
 
@@ -138,3 +138,13 @@ class Forests:
             if nodes >= max_nodes:
                 return max_nodes
         return nodes
+
+
+def recorded_tree(trace: Trace, round_index: int) -> DraftTree:
+    """The tree that the recorded run verified in a round, grown again; the root alone where nothing was chosen."""
+    rounds = trace.rounds
+    num_nodes = int(rounds.num_nodes[round_index])
+    if num_nodes == 0:
+        return root_tree(int(rounds.pending[round_index]))
+    forest = Forest(trace, candidates=int(rounds.candidates[round_index]), max_nodes=num_nodes)
+    return forest[round_index].tree

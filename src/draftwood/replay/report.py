@@ -47,10 +47,11 @@ def html_report(
         f'<pre id="text"><span class="first" title="token of the prefill">{_running_text(first_text)}</span>',
         *(_span(item) for item in rounds),
         "</pre></section>",
-        '<section><h2>Tree</h2><p><button id="back">&lsaquo; previous</button> <button id="next">next &rsaquo;</button></p>',
+        f"<section><h2>Rounds</h2>{_charts(rounds)}</section>",
+        '<section><h2>Tree</h2><p><button id="back">&lsaquo; previous</button> ',
+        '<button id="next">next &rsaquo;</button></p>',
         '<div id="tree" aria-live="polite" tabindex="0"><p>No round chosen.</p></div></section>',
         *(f'<template id="round-{item.index}">{_panel(item)}</template>' for item in rounds),
-        f"<section><h2>Rounds</h2>{_charts(rounds)}</section>",
         "<noscript><p>Trees need JavaScript; this page loads nothing from elsewhere.</p></noscript>",
         f"<script>{PAGE_JS}</script></body></html>\n",
     ]

@@ -23,6 +23,7 @@ pre{white-space:pre-wrap;overflow-wrap:anywhere;font:14px/1.8 ui-monospace,Menlo
 .chart .bar{fill:#5b8dd6}
 .chart .plain{fill:#fff;stroke:#5b8dd6}
 .chart circle{fill:#111}
+.chart .bar,.chart circle{pointer-events:none}
 .chart .chosen .hit{fill:#ffe08a}
 """
 

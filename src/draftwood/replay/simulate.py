@@ -69,8 +69,9 @@ def simulate(
 ) -> SimulationResult:
     """Return the width that `policy` chooses on mean masses (g,), at the measured context nearest `context`.
 
-    `grid` lists the allowed widths (default: 0 to the last with a mass and measured rows), `draft_ms` replaces the profile's drafting cost, `fit_rows` is the
-    range of the slope c1. `auto` takes the fixed point of its rate: no calibration, no skipping.
+    `grid` lists the allowed widths (default: 0 to the last with a mass and measured rows), `draft_ms` replaces the
+    profile's drafting cost, `fit_rows` is the range of the slope c1. `auto` takes the fixed point of its rate: no
+    calibration, no skipping.
     Raises UsageError for a policy that has no such rule, CostError for masses that grow.
     """
     if policy not in width_policies():

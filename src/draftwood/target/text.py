@@ -73,6 +73,16 @@ class TextCodec:
             raise UsageError(f"the chat template of model {self.name!r} ignores the system role: {way_out}")
         return ids
 
+    def encode_chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
+        """Token ids of a conversation of (role, content), open for the assistant's next answer.
+
+        Raises UsageError for a template that is absent or refuses.
+        """
+        if self.tokenizer.chat_template is None:
+            raise UsageError(f"model {self.name!r} has no chat template: a conversation needs one")
+        turns = [{"role": role, "content": content} for role, content in messages]
+        return self._render(turns, "its roles or their order do not suit this model")
+
     def decode(self, ids: Iterable[int]) -> str:
         """Text of token ids: special tokens left out, blanks as they are, ids that the tokenizer lacks skipped.
 

@@ -1,0 +1,73 @@
+"""A tiny random target with a drafter that knows the text, and a made cost profile: engines that decode in no time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from families import VOCAB, family, healthy_prompt
+from stub_drafter import KnowingDrafter
+
+from draftwood.bench.units import Unit
+from draftwood.cost.profile import CostProfile
+from draftwood.engine import Engine, EngineConfig
+
+TOKENS = 40
+LENGTHS = (5, 23, 12)
+
+
+def units(set_name: str = "toy", lengths: Sequence[int] = LENGTHS) -> list[Unit]:
+    """Prompts of the tiny Llama whose greedy text is varied and never near a tie."""
+    return [Unit(set_name, f"p{i}", healthy_prompt("llama", "float64", n, TOKENS)) for i, n in enumerate(lengths)]
+
+
+def text_of(unit: Unit) -> list[int]:
+    """What transformers' own greedy generation appends."""
+    return family("llama", "float64").texts[unit.prompt_ids]
+
+
+class ReadingDrafter(KnowingDrafter):
+    """Knows a request by the length of its prompt, so that any run of these units can be drafted for.
+
+    Its luck depends on the prompt and the position alone, whatever request it is and whoever ran before.
+    """
+
+    def __init__(self, known: Sequence[Unit]) -> None:
+        super().__init__(VOCAB)
+        self.known = {len(unit.prompt_ids): [*unit.prompt_ids, *text_of(unit)] for unit in known}
+
+    def commit(self, request: int, taps: object) -> None:
+        if request not in self.texts:
+            # The first commit is the whole prompt: it fits into one prefill chunk.
+            length = len(taps)  # type: ignore[arg-type]
+            self.know(request, self.known[length], length)
+        super().commit(request, taps)  # type: ignore[arg-type]
+
+    def release(self, request: int) -> None:
+        super().release(request)
+        self.texts.pop(request, None)
+
+
+def engine(known: Sequence[Unit] | None = None, profile: CostProfile | None = None, live: bool = False) -> Engine:
+    """A fresh engine of the tiny pair."""
+    drafter = ReadingDrafter(units() if known is None else known)
+    made = family("llama", "float64")
+    return Engine(made.target, drafter, config=EngineConfig(prefill_chunk=64), profile=profile, live_costs=live)
+
+
+def profile(slope_s: float = 2e-4) -> CostProfile:
+    """An affine cost: 10 ms and `slope_s` a row; drafting 2 ms."""
+    rows = np.array([1, 2, 4, 8, 16, 32, 64, 65, 128])
+    return CostProfile.from_json(
+        {
+            "schema": 1,
+            "source": "made for tests",
+            "dtype": "float64",
+            "rows": rows.tolist(),
+            "contexts": [16, 128],
+            "verify_s": [(0.010 + slope_s * rows).tolist(), (0.011 + slope_s * rows).tolist()],
+            "draft_s": 0.002,
+            "host_s": None,
+            "mean_gains": [0.7, 0.4, 0.2, 0.1, 0.05],
+        }
+    )
