@@ -202,7 +202,8 @@ class KVPool:
                 owned.extents[-1] = Extent(last.start_kv, last.length + used)
                 self._shrink_free(index, used)
                 return
-        if behind == self._rows:
+        room = missing if self._max_kv_rows is None else self._max_kv_rows - self._rows
+        if behind == self._rows and room >= missing:
             self._grow(want, missing)
             self._extend(owned, missing)
             return

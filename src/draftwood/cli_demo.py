@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import platform
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TextIO
 
 import typer
@@ -17,13 +15,17 @@ from .cli_load import (
     DeviceOption,
     Dtype,
     DtypeOption,
+    LiveCostsOption,
     LoadOptions,
+    ProfileOption,
+    StaleOption,
     ThreadsOption,
     at_least_one,
     check_pair,
     load_engine,
     waiting_for,
 )
+from .target.machine import processor_name
 
 if TYPE_CHECKING:
     from . import Engine
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 
 DEMO_MODEL = "demo:smollm2"
 TableStyle = Literal["unicode", "ascii", "markdown"]
-CPU_FACTS = Path("/proc/cpuinfo")
 
 MaxTokensOption = Annotated[
     int, typer.Option("--max-tokens", parser=at_least_one, metavar="N", help="Tokens per prompt.")
@@ -51,12 +52,15 @@ def demo(
     dtype: DtypeOption = Dtype.AUTO,
     device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
+    profile: ProfileOption = None,
+    allow_stale_profile: StaleOption = False,
+    live_costs: LiveCostsOption = True,
     markdown: MarkdownOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Decode a few prompts with the bundled pair under every policy and compare; exit 1 if outputs differ."""
-    load = LoadOptions(DEMO_MODEL, None, dtype.value, device, threads)
-    check_pair(load, "ddtree")
+    load = LoadOptions(DEMO_MODEL, None, dtype.value, device, threads, profile, allow_stale_profile, live_costs)
+    check_pair(load, "auto")
     from .bench.demo import DEMO_ROWS, demo_prompts, run_demo
 
     prompts = demo_prompts()
@@ -85,16 +89,6 @@ def machine_facts(engine: Engine) -> dict[str, Any]:
         "threads": engine.threads,
         "torch": torch.__version__,
     }
-
-
-def processor_name(facts: Path = CPU_FACTS) -> str:
-    """The processor's name where the system tells, else its architecture."""
-    try:
-        lines = facts.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
 
 
 def table(lines: Sequence[DemoLine], facts: dict[str, Any], max_tokens: int, style: TableStyle) -> str:

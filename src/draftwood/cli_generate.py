@@ -14,8 +14,11 @@ from .cli_load import (
     DrafterOption,
     Dtype,
     DtypeOption,
+    LiveCostsOption,
     LoadOptions,
     ModelArgument,
+    ProfileOption,
+    StaleOption,
     ThreadsOption,
     at_least_one,
     check_pair,
@@ -29,10 +32,16 @@ from .errors import UsageError
 if TYPE_CHECKING:
     from . import Engine, Generation, Piece
 
-DEFAULT_POLICY = "ddtree"
+DEFAULT_POLICY = "auto"
+BUDGET_POLICY = "ddtree"
 
 PromptArgument = Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt as it is; - reads standard input.")]
-PolicyOption = Annotated[str, typer.Option("--policy", help="Rule that sizes the draft tree.")]
+PolicyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--policy", help=f"Rule that sizes the tree; default: {DEFAULT_POLICY}, {BUDGET_POLICY} with --budget."
+    ),
+]
 BudgetOption = Annotated[
     int | None, typer.Option("--budget", parser=integer, metavar="N", help="Nodes of every tree (ddtree), 0 to 1024.")
 ]
@@ -59,7 +68,7 @@ def generate(
     model: ModelArgument,
     prompt: PromptArgument,
     drafter: DrafterOption = None,
-    policy: PolicyOption = DEFAULT_POLICY,
+    policy: PolicyOption = None,
     budget: BudgetOption = None,
     block_size: BlockOption = None,
     candidates: CandidatesOption = None,
@@ -71,14 +80,17 @@ def generate(
     dtype: DtypeOption = Dtype.AUTO,
     device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
+    profile: ProfileOption = None,
+    allow_stale_profile: StaleOption = False,
+    live_costs: LiveCostsOption = True,
     as_json: JsonOption = False,
     show_end_ids: ShowEndsOption = False,
 ) -> None:
     """Decode PROMPT with MODEL and stream the text."""
-    load = LoadOptions(model, drafter, dtype.value, device, threads)
+    load = LoadOptions(model, drafter, dtype.value, device, threads, profile, allow_stale_profile, live_costs)
     policy_options = {"budget": budget, "candidates": candidates}
     request: dict[str, Any] = {
-        "policy": policy,
+        "policy": policy or (DEFAULT_POLICY if budget is None else BUDGET_POLICY),
         "max_tokens": max_tokens,
         "temperature": temperature,
         "seed": seed,

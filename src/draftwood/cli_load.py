@@ -73,6 +73,16 @@ ThreadsOption = Annotated[
         help="CPU threads; default: what cores, affinity and cgroup quota allow.",
     ),
 ]
+ProfileOption = Annotated[
+    str | None,
+    typer.Option("--profile", metavar="FILE", help="Costs measured by `draftwood profile`; default: a quick probe."),
+]
+StaleOption = Annotated[
+    bool, typer.Option("--allow-stale-profile", help="Use costs of another machine, setting or pair.")
+]
+LiveCostsOption = Annotated[
+    bool, typer.Option("--live-costs/--no-live-costs", help="Correct the costs while decoding.")
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +94,9 @@ class LoadOptions:
     dtype: str
     device: str
     threads: int | None
+    profile: str | None = None
+    allow_stale_profile: bool = False
+    live_costs: bool = True
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
@@ -119,6 +132,9 @@ def load_engine(options: LoadOptions) -> Engine:
         threads=options.threads or default_threads(),
         cache_dir=cache_folder(os.environ),
         notify=notice,
+        profile=options.profile,
+        allow_stale_profile=options.allow_stale_profile,
+        live_costs=options.live_costs,
     )
 
 

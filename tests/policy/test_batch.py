@@ -30,7 +30,7 @@ def costs_of(base_rows: int, table: np.ndarray = TARGET_S) -> Callable[[Policy, 
 
 
 def request_state(tokens: float = 3.0, seconds: float = 0.014) -> PolicyState:
-    return PolicyState(AutoRequest(Rate(tokens, seconds, 1.0), Payoff(2.0, 0.002, 1.0), 0.01), AutoEngine())
+    return PolicyState(AutoRequest(Rate(tokens, seconds, 1.0), Payoff(2.0, 4.0, 0.002, 1.0), 0.01), AutoEngine())
 
 
 def forests(seed: int, sizes: tuple[int, ...]) -> list[np.ndarray]:
@@ -137,8 +137,8 @@ def test_plain_requests_count_as_tokens() -> None:
 def test_merged_rate_adds_tokens_and_averages_seconds() -> None:
     policy = Auto()
     states = [
-        PolicyState(AutoRequest(Rate(8.0, 4.0, 2.0), Payoff(2.0, 1.0, 2.0), 1.0), AutoEngine()),
-        PolicyState(AutoRequest(Rate(15.0, 9.0, 3.0), Payoff(9.0, 6.0, 3.0), 3.0), AutoEngine()),
+        PolicyState(AutoRequest(Rate(8.0, 4.0, 2.0), Payoff(2.0, 2.0, 1.0, 2.0), 1.0), AutoEngine()),
+        PolicyState(AutoRequest(Rate(15.0, 9.0, 3.0), Payoff(9.0, 27.0, 6.0, 3.0), 3.0), AutoEngine()),
     ]
     merged = policy.merge(states).request
     assert merged.rate.per_second == pytest.approx((4 + 5) / 2.5)
@@ -155,7 +155,7 @@ def test_merged_rate_adds_tokens_and_averages_seconds() -> None:
 def test_sharers_decide_on_drafting_together() -> None:
     paying, idle = (
         request_state(),
-        PolicyState(AutoRequest(Rate(1.0, 0.01, 1.0), Payoff(0.0, 0.004, 1.0), 0.01), AutoEngine()),
+        PolicyState(AutoRequest(Rate(1.0, 0.01, 1.0), Payoff(0.0, 0.0, 0.004, 1.0), 0.01), AutoEngine()),
     )
     auto = Auto()
     costs = costs_of(2)

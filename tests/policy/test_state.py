@@ -52,9 +52,15 @@ def test_whole_round_seconds_come_from_the_record_in_a_batch() -> None:
 )
 def test_drafting_pays_when_realised_drafts_exceed_their_price(accepted: float, drafts: bool) -> None:
     # At 1 token a second a draft of 0.25 s and 0.75 s more of verifying cost one token.
-    request = AutoRequest(Rate(1.0, 1.0, 1.0), Payoff(accepted, 0.75, 1.0), plain_s=1.0)
+    request = AutoRequest(Rate(1.0, 1.0, 1.0), Payoff(accepted, accepted**2, 0.75, 1.0), plain_s=1.0)
     assert Auto().wants_draft(PolicyState(request, AutoEngine()), COSTS) is drafts
     assert Auto(skipping=False).wants_draft(PolicyState(request, AutoEngine()), COSTS)
+
+
+def test_a_noisy_mean_has_the_benefit_of_the_doubt() -> None:
+    steady, noisy = Payoff(0.8, 0.64, 0.75, 1.0), Payoff(0.8, 2.24, 0.75, 1.0)
+    assert steady.surplus(1.0, 0.25) == pytest.approx(-0.2)
+    assert noisy.surplus(1.0, 0.25) == pytest.approx(-0.2 + np.sqrt(1.6 / 19))
 
 
 def test_probe_intervals_double_until_probing_is_cheap_and_reset_when_a_probe_pays() -> None:
@@ -70,7 +76,7 @@ def test_probe_intervals_double_until_probing_is_cheap_and_reset_when_a_probe_pa
     assert price / (price + gaps[-1] * costs.plain_s) < 0.01
     while not driver.play(TREE, costs, path=[0, 1]).committed > 1:
         pass
-    assert driver.state.request.skipping == Skipping(0, 1)
+    assert driver.state.request.skipping == Skipping(0, 0)
 
 
 def test_a_new_request_starts_from_the_engines_mean() -> None:

@@ -13,7 +13,7 @@ from ..policy import POLICIES, make_policy
 from .demo import DemoRow
 from .reference import ForcedScores, Reference
 from .units import Unit
-from .verdict import Same, compare_output, first_difference, near_tie_tolerance, summarise
+from .verdict import Same, TopTwo, compare_output, first_difference, near_tie_tolerance, summarise
 
 ReferenceKind = Literal["native", "ar"]
 REFERENCES: tuple[ReferenceKind, ...] = ("native", "ar")
@@ -142,10 +142,15 @@ def compare_text(
     token = output[index] if index < len(output) else None
     expected = plain[index] if index < len(plain) else None
     forced = reference.forced(unit.prompt_ids, output, sampling) if token is not None else None
-    gap = top = None
+    top_two = None
     if forced is not None and expected is not None:
-        gap, top = float(forced.gap[index]), float(forced.top_logit[index])
-    verdict = compare_output(output, plain, unit.prompt_ids, dtype_name, lambda *_: (gap or 0.0, top or 0.0))
+        top_two = TopTwo(float(forced.gap[index]), float(forced.top_logit[index]))
+
+    def explain(*_: Sequence[int]) -> TopTwo:
+        assert top_two is not None, "an output that merely ends early is not asked for its gap"
+        return top_two
+
+    verdict = compare_output(output, plain, unit.prompt_ids, dtype_name, explain)
     reason = _reason(verdict, token, expected)
     if verdict is Same.NEAR_TIE and forced is not None:
         stray = _stray_index(forced, index, dtype_name)
@@ -158,8 +163,8 @@ def compare_text(
         index=index,
         token=token,
         expected=expected,
-        gap=gap,
-        tolerance=None if top is None else near_tie_tolerance(dtype_name, top),
+        gap=None if top_two is None else top_two.gap,
+        tolerance=None if top_two is None else near_tie_tolerance(dtype_name, top_two.top_logit),
         verdict=verdict.value,
         reason=reason,
     )

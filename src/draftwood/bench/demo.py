@@ -10,10 +10,12 @@ from typing import Any, Protocol
 
 from ..core import RoundRecord
 from ..errors import UsageError
+from ..policy import POLICIES
 from .verdict import Same, compare_output, summarise
 
 PLAIN = "ar"
 CHAIN = "chain"
+COST_AWARE = tuple(name for name, policy in POLICIES.items() if policy.needs_costs)
 WARM_UP_TOKENS = 8
 
 
@@ -67,6 +69,7 @@ DEMO_ROWS = (
     DemoRow(PLAIN, PLAIN),
     DemoRow(CHAIN, CHAIN),
     *(DemoRow(f"ddtree {budget}", "ddtree", {"budget": budget}) for budget in (8, 16, 32)),
+    *(DemoRow(name, name) for name in COST_AWARE),
 )
 
 

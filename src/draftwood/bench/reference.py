@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from ..attention import ATTENTION_NAME
 from ..core import Sampling
 from ..errors import UsageError
 from ..target.base import TargetModel
-from ..target.hf import ATTENTION_NAME, NATIVE_ATTENTION, HFTarget
+from ..target.hf import NATIVE_ATTENTION, HFTarget
 from ..verify import chooser
 from ..verify.uniform import position_key, uniforms
 

@@ -24,9 +24,9 @@ def bracket(axis: np.ndarray, value: float) -> Bracket:
     """Locate `value` on an increasing (n,) axis."""
     if len(axis) == 1:
         return Bracket(0, 0.0)
-    low = min(max(bisect_right(axis, value) - 1, 0), len(axis) - 2)
-    left, right = float(axis[low]), float(axis[low + 1])
-    return Bracket(low, (value - left) / (right - left))
+    at: list[float] = axis.tolist()  # bisecting a list of a few numbers is several times faster than an array
+    low = min(max(bisect_right(at, value) - 1, 0), len(at) - 2)
+    return Bracket(low, (value - at[low]) / (at[low + 1] - at[low]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -66,9 +66,7 @@ class _Batch:
 
     def __init__(self, log: Log, plan: Plan, counts: list[int]) -> None:
         self.counts = counts
-        self.cells = [
-            Cell(row, at, count) for count in counts for at in plan.batch_contexts for row in plan.batch_rows
-        ]
+        self.cells = [Cell(row, at, count) for count in counts for at in plan.batch_contexts for row in plan.batch_rows]
         seconds = [float(np.median(log.verify(cell))) for cell in self.cells]
         shape = (len(counts), len(plan.batch_contexts), len(plan.batch_rows))
         self.costs = BatchCosts(

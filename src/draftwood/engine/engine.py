@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,10 +17,11 @@ import torch
 
 from ..cache import KVPool
 from ..core import Sampling
+from ..cost.identity import Identity
 from ..cost.live import LiveCosts
 from ..cost.profile import CostProfile
 from ..draft.base import Drafter
-from ..errors import RequestError, UsageError
+from ..errors import CostError, RequestError, UsageError
 from ..policy import Policy, make_policy
 from ..target.base import ReferenceModel, TargetModel
 from ..target.text import StreamDecoder, TextCodec
@@ -30,13 +31,15 @@ from ..verify import chooser
 from ..verify import warm_up as warm_up_choosers
 from .costs import CostModel
 from .loading import load_parts
+from .probe import probed_profile
 from .request import Generation, Limits, Piece, Request
-from .scheduler import finish
+from .scheduler import finish, most_rows
 from .stages import STAGE_NAMES, Stages, timed
 from .state import EngineConfig, EngineState
 from .step import step
 
-DEFAULT_POLICY = "ddtree"
+DEFAULT_POLICY = "auto"
+Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +89,15 @@ class Engine:
         config = config or EngineConfig()
         pool = KVPool(spec.layers, dtype=spec.dtype, device=spec.device, max_kv_rows=config.max_kv_rows)
         self.state = EngineState(target, drafter, pool, config)
+        self.live_costs = live_costs
         if profile is not None:
             self.use_profile(profile, live_costs=live_costs)
+        self.identity: Identity | None = None
+        """Whose costs a profile of this engine holds; known after `load`."""
+        self.cache_dir: Path | None = None
+        """Where measured costs are kept; None: nowhere."""
+        self.notify: Notify = _drop
+        """Receives one-line notices."""
         self.codec = codec
         self.threads = threads or torch.get_num_threads()
         self._stages = Stages()
@@ -107,23 +117,44 @@ class Engine:
         threads: int | None = None,
         attention: str = "sdpa",
         cache_dir: Path | None = None,
-        notify: Callable[[str], None] | None = None,
+        notify: Notify | None = None,
         config: EngineConfig | None = None,
+        profile: str | Path | CostProfile | None = None,
+        allow_stale_profile: bool = False,
+        live_costs: bool = True,
     ) -> Engine:
         """Load a target and, when given or bundled, its drafter.
 
         `model` is a hub id, a local folder, a .gguf file or `demo:smollm2`; `dtype` is auto, float32, bfloat16,
         float16 or float64; `notify` receives one-line notices (default: dropped). `threads` is set for the
-        whole process; None: what cores, affinity and cgroup quota allow. Raises ModelError, UnsupportedError.
+        whole process; None: what cores, affinity and cgroup quota allow. `profile` is a measured cost profile
+        or its file: one of another machine, setting or pair is refused unless `allow_stale_profile`; without one,
+        policies that need costs measure a small one when they are first used. `live_costs` corrects it while decoding.
+        Raises ModelError, UnsupportedError, CostError.
         """
         if threads is not None and threads < 1:
             raise UsageError(f"threads {threads}: expected at least 1")
         threads = threads or default_threads()
         torch.set_num_threads(threads)
+        costs = CostProfile.load(profile) if isinstance(profile, str | Path) else profile
+        cache_dir, notify = cache_dir or Path.home() / ".cache" / "draftwood", notify or _drop
         parts = load_parts(
             model, drafter, dtype=dtype, device=device, attention=attention, cache_dir=cache_dir, notify=notify
         )
-        return cls(parts.target, parts.drafter, codec=parts.codec, config=config, threads=threads)
+        if costs is not None:
+            for difference in costs.check_identity(parts.identity, allow_stale_profile):
+                notify(f"cost profile measured elsewhere: {difference} here")
+        engine = cls(
+            parts.target,
+            parts.drafter,
+            codec=parts.codec,
+            config=config,
+            profile=costs,
+            live_costs=live_costs,
+            threads=threads,
+        )
+        engine.identity, engine.cache_dir, engine.notify = parts.identity, cache_dir, notify
+        return engine
 
     @property
     def has_drafter(self) -> bool:
@@ -143,6 +174,19 @@ class Engine:
     def use_profile(self, profile: CostProfile, *, live_costs: bool = True) -> None:
         """Choose by these costs from now on; `live_costs` follows the machine while decoding."""
         self.state.costs = CostModel(profile, LiveCosts() if live_costs else None)
+
+    def ensure_costs(self, notify: Notify | None = None) -> CostProfile:
+        """Return the profile in use; without one take the cached probe of this identity or measure it (20 s at most).
+
+        `notify` (default: the engine's) gets one line when it is measured. Raises UsageError without a drafter.
+        """
+        with self._lock:
+            if self.state.costs is None:
+                profile = probed_profile(self, self.cache_dir, notify or self.notify)
+                self.use_profile(profile, live_costs=self.live_costs)
+            costs = self.state.costs
+            assert costs is not None
+            return costs.profile
 
     def reset_policies(self) -> None:
         """Forget what policies and the live correction learned from earlier requests: the next one starts afresh."""
@@ -166,22 +210,7 @@ class Engine:
 
     def submit(self, prompt_ids: Sequence[int], policy: Policy, options: RequestOptions) -> Request:
         """Queue a request of token ids. Raises RequestError; other requests are untouched."""
-        prompt = self._checked_prompt(prompt_ids)
-        drafter = self.state.drafter
-        if policy.drafts and drafter is None:
-            raise RequestError(f"policy {policy.name!r} needs a drafter: name one with --drafter (drafter=), or use ar")
-        end_ids = options.end_ids if options.end_ids is not None else self._end_ids(raw=False)
-        sampling = options.sampling()
-        request = Request(
-            id=next(self._ids),
-            prompt_ids=prompt,
-            sampling=sampling,
-            limits=Limits(options.max_tokens, end_ids),
-            policy=policy,
-            choose=chooser(sampling),
-            block_size=self._block_size(options.block_size, policy),
-            submitted_s=perf_counter(),
-        )
+        request = self._request(prompt_ids, policy, options)
         with self._lock:
             self.state.waiting.append(request)
         return request
@@ -238,9 +267,7 @@ class Engine:
         """
         if isinstance(prompts, str):
             raise UsageError("prompts: expected a list of prompts, got one string")
-        options = RequestOptions(
-            max_tokens, temperature, seed, block_size=block_size, end_ids=self._end_ids(raw=raw)
-        )
+        options = RequestOptions(max_tokens, temperature, seed, block_size=block_size, end_ids=self._end_ids(raw=raw))
         rule = self._policy(policy, policy_options)
         encoded = [self._encode(prompt, raw=raw, system=system) for prompt in prompts]
         for ids in encoded:
@@ -270,17 +297,14 @@ class Engine:
         seed: int | None = None,
         block_size: int | None = None,
         **policy_options: object,
-    ) -> Iterator[Piece]:
+    ) -> Generator[Piece, None, None]:
         """Decode one prompt and yield text as it is committed; the last piece carries the Generation.
 
         Arguments as for `generate`. Closing the iterator aborts the request.
         """
-        options = RequestOptions(
-            max_tokens, temperature, seed, block_size=block_size, end_ids=self._end_ids(raw=raw)
-        )
+        options = RequestOptions(max_tokens, temperature, seed, block_size=block_size, end_ids=self._end_ids(raw=raw))
         rule = self._policy(policy, policy_options)
-        request = self.submit(self._encode(prompt, raw=raw, system=system), rule, options)
-        return self._pieces(request)
+        return self._pieces(self._request(self._encode(prompt, raw=raw, system=system), rule, options))
 
     def result(self, request: Request) -> Generation:
         """The result of a request that has ended."""
@@ -311,6 +335,31 @@ class Engine:
         """Assert that the pools' bookkeeping is consistent."""
         self.state.pool.check_integrity()
 
+    def _request(self, prompt_ids: Sequence[int], policy: Policy, options: RequestOptions) -> Request:
+        """A checked request that is not queued yet."""
+        prompt = self._checked_prompt(prompt_ids)
+        drafter = self.state.drafter
+        if policy.drafts and drafter is None:
+            raise RequestError(f"policy {policy.name!r} needs a drafter: name one with --drafter (drafter=), or use ar")
+        if policy.needs_costs and self.state.costs is None:
+            raise CostError(f"policy {policy.name!r} needs costs: give a profile, or call ensure_costs first")
+        end_ids = options.end_ids if options.end_ids is not None else self._end_ids(raw=False)
+        sampling = options.sampling()
+        request = Request(
+            id=next(self._ids),
+            prompt_ids=prompt,
+            sampling=sampling,
+            limits=Limits(options.max_tokens, end_ids),
+            policy=policy,
+            choose=chooser(sampling),
+            block_size=self._block_size(options.block_size, policy),
+            submitted_s=perf_counter(),
+        )
+        rows, limit = most_rows(self.state, request), self.state.config.max_kv_rows
+        if limit is not None and rows >= limit:
+            raise RequestError(f"request may need {rows} KV rows: expected at most {limit - 1}, the size of the pool")
+        return request
+
     def _learn_costs(self, requests: Sequence[Request], draft_s: float, step_s: float) -> None:
         """Let the live correction see a step in which every request had a round."""
         costs, load = self.state.costs, self.state.load
@@ -320,17 +369,24 @@ class Engine:
         rows, drafted = sum(record.rows for record in last), sum(record.drafted for record in last)
         costs.learn(load, rows, drafted, draft_s=draft_s, step_s=step_s)
 
-    def _pieces(self, request: Request) -> Iterator[Piece]:
+    def _pieces(self, request: Request) -> Generator[Piece, None, None]:
+        """Queue a request and follow it; an iterator that is never started queues nothing."""
         decoder = StreamDecoder(self.codec) if self.codec is not None else None
         sent = 0
+        with self._lock:
+            request.submitted_s = perf_counter()
+            self.state.waiting.append(request)
         try:
             while True:
-                self.step()
-                fresh = request.token_ids[sent:]
+                # Another thread's steps may advance this request too: look at it between steps only.
+                with self._lock:
+                    if not request.finished:
+                        self.step()
+                    fresh, shown = request.token_ids[sent:], self._visible_ids(request)[sent:]
+                    ended = request.finished
                 sent += len(fresh)
-                shown = self._visible_ids(request)[sent - len(fresh) : sent]
                 text = decoder.push(shown) if decoder is not None else ""
-                if request.finished:
+                if ended:
                     break
                 if fresh:
                     yield Piece(text, fresh)
@@ -364,10 +420,14 @@ class Engine:
 
     def _policy(self, policy: str | Policy, options: dict[str, Any]) -> Policy:
         if isinstance(policy, str):
-            profile = self.state.costs.profile if self.state.costs is not None else None
-            return make_policy(policy, profile=profile, **options)
+            unmeasured = make_policy(policy, **options)
+            if not unmeasured.needs_costs or self.state.drafter is None:
+                return unmeasured
+            return make_policy(policy, profile=self.ensure_costs(), **options)
         if options:
             raise UsageError(f"options {', '.join(options)}: a policy object carries its own")
+        if policy.needs_costs and self.state.drafter is not None:
+            self.ensure_costs()
         return policy
 
     def _checked_prompt(self, prompt_ids: Sequence[int]) -> np.ndarray:
@@ -395,3 +455,7 @@ class Engine:
         if not 1 <= block_size <= drafter.block_size:
             raise RequestError(f"block_size {block_size}: expected 1 to {drafter.block_size}")
         return block_size
+
+
+def _drop(message: str) -> None:
+    """A notice that nobody asked for."""

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..attention import make_backend
+from ..cost.identity import Identity
 from ..draft.base import Drafter
 from ..draft.dflash import load_drafter
 from ..target.base import TargetModel
 from ..target.loading import load_target
 from ..target.source import fetch_folder, resolve_model
 from ..target.text import TextCodec
+from .identity import identity_of
 
 
 class Parts(NamedTuple):
@@ -21,6 +23,8 @@ class Parts(NamedTuple):
     target: TargetModel
     drafter: Drafter | None
     codec: TextCodec
+    identity: Identity
+    """Whose costs a profile of this engine holds."""
 
 
 def load_parts(
@@ -30,11 +34,10 @@ def load_parts(
     dtype: str,
     device: str,
     attention: str,
-    cache_dir: Path | None,
-    notify: Callable[[str], None] | None,
+    cache_dir: Path,
+    notify: Callable[[str], None],
 ) -> Parts:
     """Load target, codec and drafter (named or bundled). See `Engine.load`."""
-    tell = notify or (lambda message: None)
     source = resolve_model(model)
     folder = source.drafter
     if drafter is not None:
@@ -44,18 +47,19 @@ def load_parts(
         dtype=dtype,
         device=device,
         backend=make_backend(attention),
-        cache_dir=cache_dir or Path.home() / ".cache" / "draftwood",
-        notify=tell,
+        cache_dir=cache_dir,
+        notify=notify,
     )
-    if folder is None:
-        return Parts(loaded.target, None, loaded.codec)
     spec = loaded.target.spec
+    identity = identity_of(source, folder, spec, attention=attention)
+    if folder is None:
+        return Parts(loaded.target, None, loaded.codec, identity)
     pair = load_drafter(
         folder,
         loaded.target,
         dtype=spec.dtype,
         device=spec.device,
-        notify=tell,
+        notify=notify,
         tokenizer_len=len(loaded.codec.tokenizer),
     )
-    return Parts(loaded.target, pair, loaded.codec)
+    return Parts(loaded.target, pair, loaded.codec, identity)

@@ -74,7 +74,9 @@ class Log:
             }
             return cls(samples, [float(seconds) for seconds in value["reference_s"]], float(value["elapsed_s"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise CostError(f"measured cells cannot be read ({type(error).__name__}): expected a partial file") from error
+            raise CostError(
+                f"measured cells cannot be read ({type(error).__name__}): expected a partial file"
+            ) from error
 
 
 def spread(seconds: np.ndarray) -> float:

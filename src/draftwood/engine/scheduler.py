@@ -12,7 +12,7 @@ def admit(state: EngineState) -> None:
     while state.waiting and len(state.running) < state.config.max_requests:
         request = state.waiting[0]
         try:
-            state.pool.open(request.id, _most_rows(state, request))
+            state.pool.open(request.id, most_rows(state, request))
         except PoolExhaustedError:
             if not state.running:
                 raise
@@ -28,7 +28,7 @@ def finish(state: EngineState, request: Request) -> None:
         state.drafter.release(request.id)
 
 
-def _most_rows(state: EngineState, request: Request) -> int:
+def most_rows(state: EngineState, request: Request) -> int:
     """Pool rows that the request can ever need, so that an admitted one never waits for more."""
     tokens = len(request.prompt_ids) + request.limits.max_tokens
     depth = request.block_size - 1

@@ -13,7 +13,7 @@ import torch
 
 from ..core import DraftBlock, Pack, RoundRecord, Segment, Visibility
 from ..cost.rounds import RoundCosts
-from ..draft.base import DraftRequest
+from ..draft.base import Drafter, DraftRequest
 from ..errors import CostError, NonFiniteLogitsError
 from ..policy import Policy, RoundOutcome
 from ..policy.batch import Member, allocate
@@ -69,7 +69,10 @@ def draft(state: EngineState, jobs: list[Job]) -> DraftBlock | None:
     if not wanted or state.drafter is None:
         return None
     candidates = max(job.request.policy.candidates for job in jobs if job.draft_index is not None)
-    return state.drafter.draft(wanted, candidates)
+    try:
+        return state.drafter.draft(wanted, candidates)
+    except NonFiniteLogitsError:
+        return _draft_finite(state.drafter, jobs, wanted, candidates)
 
 
 def grow(state: EngineState, jobs: list[Job], block: DraftBlock | None) -> None:
@@ -164,6 +167,8 @@ def walk(jobs: list[Job], forward: Forward) -> None:
             continue
         logits = forward.logits[start : start + job.tree.num_rows]
         start += job.tree.num_rows
+        if job.request.error is not None:
+            continue
         try:
             verdict = walk_tree(job.tree, logits, job.request.choose, int(job.pos[0 if job.is_round else -1]))
         except NonFiniteLogitsError as error:
@@ -253,6 +258,23 @@ def timed(
         return run
 
     return replace(stages, **{name: clocked(name) for name in names})
+
+
+def _draft_finite(drafter: Drafter, jobs: list[Job], wanted: list[DraftRequest], candidates: int) -> DraftBlock | None:
+    """Draft again without the requests whose scores are not finite; those end with the error."""
+    finite: list[DraftRequest] = []
+    for job in jobs:
+        if job.draft_index is None:
+            continue
+        request, job.draft_index = wanted[job.draft_index], None
+        try:
+            drafter.draft([request], candidates)
+        except NonFiniteLogitsError as error:
+            job.request.error = error
+            continue
+        job.draft_index = len(finite)
+        finite.append(request)
+    return drafter.draft(finite, candidates) if finite else None
 
 
 def _round_job(state: EngineState, request: Request) -> Job:

@@ -115,6 +115,11 @@ class Stand:
         self._ids = itertools.count(-1, -1)
         self._held: dict[int, list[Request]] = {}
 
+    @property
+    def block_size(self) -> int:
+        """Rows of the drafter's block."""
+        return self._drafter.block_size
+
     def run(self, cell: Cell) -> Sample:
         """Measure one round. Opening a context is not part of it. Raises what the round raises."""
         group = self._group(cell.context, cell.requests)

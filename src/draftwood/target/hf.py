@@ -133,15 +133,10 @@ class HFTarget:
         return tuple(recorder.specs[layer] for layer in range(num_layers))
 
     def _probe(self) -> None:
-        """Compare a short causal forward with the model's own attention."""
+        """Compare prefill and a tree on a short text with the model's own attention."""
         rows = min(PROBE_ROWS, self.spec.context_limit)
         ids = (np.arange(rows, dtype=np.int64) * 7919 + 13) % self.spec.vocab_size
-        pool = KVPool(self.spec.layers, dtype=self.spec.dtype, device=self.spec.device)
-        pool.open(0, rows)
-        segment = Segment(0, 0, rows, 0, (), pool.reserve(0, rows), Visibility.CAUSAL)
-        every = np.arange(rows, dtype=np.int64)
-        pack = Pack(ids, every, every, np.empty(0, dtype=np.int64), (segment,))
-        ours = self.forward(pack, pool, (), None).double()
+        ours = self._probe_logits(ids).double()
         theirs = self.native_logits(ids.tolist()).double()
         error = float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1.0))
         tolerance = PROBE_TOLERANCE[self.spec.dtype]
@@ -150,6 +145,32 @@ class HFTarget:
                 f"{self.spec.name}: attention probe differs from the model's own by {error:.2g} of the largest logit "
                 f"(at most {tolerance:.2g} allowed); this model needs an attention feature that Draftwood lacks"
             )
+
+    def _probe_logits(self, ids: np.ndarray) -> torch.Tensor:
+        """Logits (T, V) of a text whose first half is prefilled and whose rest is a path of a tree.
+
+        Beside each node of the path stands a sibling. A model that ignores positions, carries a state from row to row
+        or keeps in its cache what is not a key or a value gives other logits here, though it prefills rightly.
+        """
+        half = len(ids) // 2
+        pool = KVPool(self.spec.layers, dtype=self.spec.dtype, device=self.spec.device)
+        pool.open(0, 2 * len(ids))
+        none = np.empty(0, dtype=np.int64)
+        first = np.arange(half, dtype=np.int64)
+        chunk = Segment(0, 0, half, 0, (), pool.reserve(0, half), Visibility.CAUSAL)
+        prefilled = self.forward(Pack(ids[:half], first, first, none, (chunk,)), pool, (), None)
+        pool.commit(0, first)
+        path = ids[half:]
+        # Rows 2i and 2i + 1 are the sibling and the node of depth i; nodes are seen by what is deeper.
+        pos = half + np.arange(2 * len(path), dtype=np.int64) // 2
+        nodes = np.arange(1, 2 * len(path), 2, dtype=np.int64)
+        visible = np.eye(2 * len(path), dtype=bool)
+        visible[:, nodes] |= pos[:, None] > pos[nodes]
+        tokens = np.stack([(path + 1) % self.spec.vocab_size, path], axis=1).reshape(-1)
+        staged = pool.reserve(0, len(tokens))
+        tree = Segment(0, 0, len(tokens), half, pool.prefix(0), staged, Visibility.ANCESTORS, visible)
+        verified = self.forward(Pack(tokens, pos, nodes, none, (tree,)), pool, (), None)
+        return torch.cat([prefilled, verified])
 
 
 class _ShapeRecorder:
@@ -168,14 +189,14 @@ class _ShapeRecorder:
 def _check_supported(model: PreTrainedModel, name: str) -> None:
     """Refuse what would be computed wrongly, with the reason."""
     config = model.config
-    if not model._supports_attention_backend:
-        raise UnsupportedError(f"{name}: {type(model).__name__} does not use transformers' attention interface")
-    if getattr(config, "is_encoder_decoder", False):
-        raise UnsupportedError(f"{name}: encoder-decoder models are not supported, only causal language models")
     layer_types = getattr(config, "layer_types", None) or ()
     unknown = sorted({kind for kind in layer_types if kind not in KNOWN_LAYER_TYPES})
     if unknown:
         raise UnsupportedError(f"{name}: layer type {', '.join(unknown)}: expected {' or '.join(KNOWN_LAYER_TYPES)}")
+    if not model._supports_attention_backend:
+        raise UnsupportedError(f"{name}: {type(model).__name__} does not use transformers' attention interface")
+    if getattr(config, "is_encoder_decoder", False):
+        raise UnsupportedError(f"{name}: encoder-decoder models are not supported, only causal language models")
     for rope_type in _rope_types(getattr(config, "rope_parameters", None)):
         if rope_type in REFUSED_ROPES:
             raise UnsupportedError(

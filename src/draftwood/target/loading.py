@@ -107,10 +107,13 @@ def _from_folder(folder: Path, name: str, dtype: torch.dtype) -> tuple[Any, Any]
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+        model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, output_loading_info=True)
         tokenizer = AutoTokenizer.from_pretrained(folder)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"model {name!r}: {_first_line(error)}") from error
+    # transformers fills absent tensors with random numbers and goes on.
+    if absent := sorted(info["missing_keys"]):
+        raise ModelError(f"model {name!r}: {len(absent)} tensors are not in the checkpoint, the first is {absent[0]}")
     return model, tokenizer
 
 

@@ -1,0 +1,366 @@
+"""From samples to the lines of the table: speeds with intervals, behind the gate that compares outputs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..errors import UsageError
+from . import stats
+from .plan import CHAIN, FIXED, PLAIN, BenchRow, Panel
+from .runner import Sample
+from .stats import Bootstrap, Interval, SignTest
+from .verdict import Same, compare_output, summarise
+
+OVERALL = "overall"
+
+
+def _decode(sample: Sample) -> tuple[int, float]:
+    return len(sample.token_ids) - 1, sample.decode_s
+
+
+def _paper(sample: Sample) -> tuple[int, float]:
+    return len(sample.token_ids), sample.decode_s - sample.first_draft_s
+
+
+def _wall(sample: Sample) -> tuple[int, float]:
+    return len(sample.token_ids), sample.prefill_s + sample.decode_s
+
+
+TIMERS: dict[str, Callable[[Sample], tuple[int, float]]] = {"decode": _decode, "paper": _paper, "wall": _wall}
+"""(tokens, seconds) that count: without prefill and its token; from the first verification on, all tokens (CAST,
+appendix D); everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Results of one row on one set, or overall. None where there is nothing to say or it would mislead."""
+
+    panel: str
+    set_name: str
+    row: BenchRow
+    timer: str
+    prompts: int
+    samples: int
+    tokens: int
+    """Output tokens, prefill's counted."""
+    tokens_per_s: float | None
+    """(output tokens - 1) / decode seconds, summed over prompts, whatever the timer."""
+    ms_per_token: float | None
+    """Under the timer, sums over sums; overall: the mean of the sets."""
+    speedup_over_ar: float | None
+    """Under the timer; overall: the mean of the sets. None when outputs differ beyond near-ties."""
+    gain_over_chain: float | None
+    """t_chain / t - 1 under the timer; overall: the mean of the sets."""
+    mean_committed: float | None
+    rounds: int
+    skipped_rounds: int
+    mean_rows: float | None
+    sd_rows: float | None
+    ttft_s: float
+    """Mean over samples."""
+    peak_bytes: int | None
+    output: str
+    """`identical`, `near-tie` or `different`, against `ar`."""
+    near_ties: int
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """95 % bootstrap over prompts of `tokens_per_s`, `ms_per_token`, `speedup_over_ar`, `gain_over_chain`."""
+    sign_over_ar: SignTest | None = None
+    """Of the prompts' speeds."""
+    sign_over_chain: SignTest | None = None
+    oracle_budget: int | None = None
+    """The fastest fixed budget of the panel on this set; with two or more of them."""
+    over_oracle: float | None = None
+    """Speed over that budget's."""
+    stage_s: Mapping[str, float] = field(default_factory=dict)
+    """Mean seconds of a round by stage, where they were recorded."""
+
+
+Explain = Callable[[Sample, Sequence[int]], tuple[float, float]]
+"""(sample, output ids that both runs share) -> top-two gap and top logit of the plain run there."""
+
+
+class Verdicts:
+    """Compares every sample with the plain one of its prompt and seed; each is judged once."""
+
+    def __init__(self, dtype_name: str, explain: Explain) -> None:
+        self._dtype, self._explain = dtype_name, explain
+        self._known: dict[tuple[object, ...], Same] = {}
+
+    @property
+    def dtype_name(self) -> str:
+        """Number type of the target."""
+        return self._dtype
+
+    def judge(self, sample: Sample, plain: Sample) -> Same:
+        """Verdict on one output."""
+        found = self._known.get(sample.key)
+        if found is None:
+
+            def explain(_: Sequence[int], shared: Sequence[int]) -> tuple[float, float]:
+                return self._explain(sample, shared)
+
+            found = compare_output(sample.token_ids, plain.token_ids, (), self._dtype, explain)
+            self._known[sample.key] = found
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """One row on one set."""
+
+    samples: Sequence[Sample]
+    verdicts: Sequence[Same]
+    same: Same
+    tokens: np.ndarray
+    """(prompts,) under the timer."""
+    seconds: np.ndarray
+    """(prompts,)."""
+
+    @property
+    def comparable(self) -> bool:
+        return self.same is not Same.DIFFERENT and bool(self.seconds.sum() > 0 and self.tokens.sum() > 0)
+
+    @property
+    def columns(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.tokens, self.seconds
+
+
+def summarise_panel(
+    panel: Panel, samples: Sequence[Sample], verdicts: Verdicts, *, timer: str = "decode", how: Bootstrap | None = None
+) -> list[Line]:
+    """The lines of every finished set, one a row, then the overall lines; empty while no set is finished.
+
+    A set is finished when every row has all its samples. Raises UsageError for an unknown timer.
+    """
+    if timer not in TIMERS:
+        raise UsageError(f"timer {timer!r}: expected one of {', '.join(TIMERS)}")
+    names = list(dict.fromkeys(sample.set_name for sample in samples))
+    sets: dict[str, dict[str, _Cell]] = {}
+    for name in names:
+        cells = _cells(panel, [sample for sample in samples if sample.set_name == name], verdicts, timer)
+        if cells is not None:
+            sets[name] = cells
+    how = how or Bootstrap()
+    lines = []
+    for name, cells in sets.items():
+        lines += _lines(panel, name, {name: cells}, timer, verdicts.dtype_name, how)
+    if sets:
+        lines += _lines(panel, OVERALL, sets, timer, verdicts.dtype_name, how)
+    return lines
+
+
+def _cells(panel: Panel, samples: Sequence[Sample], verdicts: Verdicts, timer: str) -> dict[str, _Cell] | None:
+    """The set's rows; None while one of them lacks a sample."""
+    prompts = list(dict.fromkeys(sample.prompt_id for sample in samples))
+    expected = len(prompts) * len(panel.seeds) * panel.repeats
+    by_row = {row.label: [sample for sample in samples if sample.row == row.label] for row in panel.rows}
+    if any(len(own) != expected for own in by_row.values()):
+        return None
+    plain = {(sample.prompt_id, sample.seed): sample for sample in reversed(by_row[PLAIN])}
+    cells = {}
+    for label, own in by_row.items():
+        judged = [verdicts.judge(sample, plain[sample.prompt_id, sample.seed]) for sample in own]
+        tokens, seconds = np.zeros(len(prompts)), np.zeros(len(prompts))
+        place = {prompt: index for index, prompt in enumerate(prompts)}
+        for sample in own:
+            counted, spent = TIMERS[timer](sample)
+            tokens[place[sample.prompt_id]] += counted
+            seconds[place[sample.prompt_id]] += spent
+        cells[label] = _Cell(own, judged, summarise(judged, verdicts.dtype_name), tokens, seconds)
+    return cells
+
+
+def _lines(
+    panel: Panel, name: str, sets: Mapping[str, Mapping[str, _Cell]], timer: str, dtype_name: str, how: Bootstrap
+) -> list[Line]:
+    """One line a row over some sets."""
+    oracle = _oracle(panel, sets)
+    return [_line(panel, name, row, sets, timer, dtype_name, how, oracle) for row in panel.rows]
+
+
+def _line(
+    panel: Panel,
+    name: str,
+    row: BenchRow,
+    sets: Mapping[str, Mapping[str, _Cell]],
+    timer: str,
+    dtype_name: str,
+    how: Bootstrap,
+    oracle: BenchRow | None,
+) -> Line:
+    own = [cells[row.label] for cells in sets.values()]
+    samples = [sample for cell in own for sample in cell.samples]
+    verdicts = [same for cell in own for same in cell.verdicts]
+    worst = [summarise(verdicts, dtype_name), *(cell.same for cell in own)]
+    output = Same.DIFFERENT if Same.DIFFERENT in worst else worst[0]
+    rows = [rows for sample in samples for rows in sample.rows]
+    committed = [count for sample in samples for count in sample.committed]
+    decode = [_decode(sample) for sample in samples]
+    speed = _ratio(sum(tokens for tokens, _ in decode), sum(seconds for _, seconds in decode))
+    intervals = {
+        "tokens_per_s": _speed(own, how),
+        "ms_per_token": _time(own, how),
+        "speedup_over_ar": _against(sets, row.label, PLAIN, how, 0.0),
+        "gain_over_chain": _against(sets, row.label, CHAIN, how, 1.0),
+    }
+    over_oracle = None if oracle is None else _against(sets, row.label, oracle.label, how, 0.0)
+    return Line(
+        panel=panel.name,
+        set_name=name,
+        row=row,
+        timer=timer,
+        prompts=sum(len(cell.tokens) for cell in own),
+        samples=len(samples),
+        tokens=sum(len(sample.token_ids) for sample in samples),
+        tokens_per_s=speed,
+        ms_per_token=_value(intervals["ms_per_token"]),
+        speedup_over_ar=_value(intervals["speedup_over_ar"]),
+        gain_over_chain=_value(intervals["gain_over_chain"]),
+        mean_committed=_ratio(sum(committed), len(committed)),
+        rounds=len(committed),
+        skipped_rounds=sum(sample.drafted.count(False) for sample in samples),
+        mean_rows=statistics.fmean(rows) if rows else None,
+        sd_rows=statistics.pstdev(rows) if rows else None,
+        ttft_s=statistics.fmean(sample.prefill_s for sample in samples),
+        peak_bytes=max((sample.peak_bytes for sample in samples if sample.peak_bytes is not None), default=None),
+        output=output.value,
+        near_ties=verdicts.count(Same.NEAR_TIE),
+        intervals={key: (found.low, found.high) for key, found in intervals.items() if found is not None},
+        sign_over_ar=_sign(sets, row.label, PLAIN),
+        sign_over_chain=_sign(sets, row.label, CHAIN),
+        oracle_budget=None if oracle is None else oracle.budget,
+        over_oracle=_value(over_oracle),
+        stage_s=stage_means(samples),
+    )
+
+
+def _speed(cells: Sequence[_Cell], how: Bootstrap) -> Interval | None:
+    """Tokens per second under the decode timer, all prompts pooled."""
+    columns: list[np.ndarray] = []
+    for cell in cells:
+        prompts = list(dict.fromkeys(sample.prompt_id for sample in cell.samples))
+        counted = np.zeros((2, len(prompts)))
+        for sample in cell.samples:
+            counted[:, prompts.index(sample.prompt_id)] += _decode(sample)
+        columns.append(counted)
+    tokens, seconds = _counted(np.concatenate(columns, axis=1))
+    return stats.ratio_of_sums(tokens, seconds, how) if len(tokens) else None
+
+
+def _time(cells: Sequence[_Cell], how: Bootstrap) -> Interval | None:
+    """Milliseconds per token; the mean of the sets."""
+    columns = [tuple(_counted(np.stack(cell.columns))) for cell in cells]
+    if not all(len(tokens) for tokens, _ in columns):
+        return None
+    return stats.mean_over_sets(lambda sums: 1e3 * sums[1] / sums[0], columns, how)
+
+
+def _against(
+    sets: Mapping[str, Mapping[str, _Cell]], label: str, base: str, how: Bootstrap, minus: float
+) -> Interval | None:
+    """Speed over that of the row `base`, minus `minus`; the mean of the sets; None unless all outputs agree."""
+    pairs = []
+    for cells in sets.values():
+        if base not in cells or not (cells[label].comparable and cells[base].comparable):
+            return None
+        pairs.append(tuple(_counted(np.stack([*cells[label].columns, *cells[base].columns]))))
+    if not all(len(columns[0]) for columns in pairs):
+        return None
+    return stats.mean_over_sets(lambda sums: (sums[0] / sums[1]) / (sums[2] / sums[3]) - minus, pairs, how)
+
+
+def _counted(columns: np.ndarray) -> np.ndarray:
+    """(columns, prompts) without the prompts that decoded nothing: prefill's token ended their text."""
+    kept: np.ndarray = columns[:, np.all(columns > 0, axis=0)]
+    return kept
+
+
+def _sign(sets: Mapping[str, Mapping[str, _Cell]], label: str, base: str) -> SignTest | None:
+    """Sign test of the prompts' speeds."""
+    if label == base or not all(
+        base in cells and cells[label].comparable and cells[base].comparable for cells in sets.values()
+    ):
+        return None
+    speeds = []
+    for name in (label, base):
+        cells_of = [cells[name] for cells in sets.values()]
+        tokens = np.concatenate([cell.tokens for cell in cells_of])
+        seconds = np.concatenate([cell.seconds for cell in cells_of])
+        speeds.append(np.divide(tokens, seconds, out=np.zeros_like(tokens), where=seconds > 0))
+    return stats.sign_test(speeds[0], speeds[1])
+
+
+def _oracle(panel: Panel, sets: Mapping[str, Mapping[str, _Cell]]) -> BenchRow | None:
+    """The fastest of two or more fixed budgets: mean of the sets' speeds relative to `ar`."""
+    swept = [row for row in panel.rows if row.policy == FIXED and row.budget is not None and row.block_size is None]
+    scores = {}
+    for row in swept:
+        ratios = []
+        for cells in sets.values():
+            own, plain = cells[row.label], cells[PLAIN]
+            if not (own.comparable and plain.comparable):
+                break
+            ratios.append(own.tokens.sum() / own.seconds.sum() / (plain.tokens.sum() / plain.seconds.sum()))
+        else:
+            scores[row.label] = statistics.fmean(ratios)
+    if len(swept) < 2 or not scores:
+        return None
+    return max((row for row in swept if row.label in scores), key=lambda row: scores[row.label])
+
+
+def stage_means(samples: Sequence[Sample]) -> dict[str, float]:
+    """Mean seconds of a round by stage, over all rounds that were timed."""
+    values: dict[str, list[float]] = {}
+    for sample in samples:
+        for name, seconds in sample.stage_s.items():
+            values.setdefault(name, []).extend(seconds)
+    return {name: statistics.fmean(seconds) for name, seconds in values.items() if seconds}
+
+
+def _ratio(numerator: float, denominator: float) -> float | None:
+    return numerator / denominator if denominator else None
+
+
+def _value(interval: Interval | None) -> float | None:
+    return None if interval is None else interval.value
+
+
+def line_json(line: Line, panel: Panel) -> dict[str, Any]:
+    """The line as a JSON object, without provenance."""
+    row = line.row
+    signs = {
+        name: None
+        if test is None
+        else {"wins": test.wins, "losses": test.losses, "ties": test.ties, "p_value": test.p_value}
+        for name, test in (("sign_over_ar", line.sign_over_ar), ("sign_over_chain", line.sign_over_chain))
+    }
+    plain = {name: getattr(line, name) for name in _PLAIN_FIELDS}
+    return {
+        "panel": line.panel,
+        "set": line.set_name,
+        "policy": row.policy,
+        "label": row.label,
+        "budget": row.budget,
+        "options": dict(row.options),
+        "block_size": row.block_size,
+        "temperature": panel.temperature,
+        "seeds": list(panel.seeds),
+        "repeats": panel.repeats,
+        "max_tokens": panel.max_tokens if line.set_name == OVERALL else panel.tokens_for(line.set_name),
+        **plain,
+        "intervals": {name: list(pair) for name, pair in line.intervals.items()},
+        **signs,
+        "stage_s": dict(line.stage_s),
+    }
+
+
+_PLAIN_FIELDS = (
+    "timer", "prompts", "samples", "tokens", "tokens_per_s", "ms_per_token", "speedup_over_ar", "gain_over_chain",
+    "mean_committed", "rounds", "skipped_rounds", "mean_rows", "sd_rows", "ttft_s", "peak_bytes", "output",
+    "near_ties", "oracle_budget", "over_oracle",
+)  # fmt: skip

@@ -1,0 +1,138 @@
+"""Results as a table for the terminal and as Markdown, from the same cells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .bandwidth import Floor
+from .plan import PLAIN
+from .session import BenchRun
+from .summary import OVERALL, Line
+
+WIDTH = 132
+ABSENT = "-"
+
+
+def headings(timer: str) -> tuple[str, ...]:
+    """Column headings; speeds are of the decode timer, times and ratios of `timer`."""
+    return (
+        "policy", "tokens/s", "95 %", f"ms/token ({timer})", "over ar", "95 %", "gain over chain", "95 %", "committed",
+        "rows (sd)", "skipped", "first token", "peak MB", "output",
+    )  # fmt: skip
+
+
+def cells(line: Line) -> tuple[str, ...]:
+    """One line of the table."""
+    rows = ABSENT if line.mean_rows is None else f"{line.mean_rows:.1f} ({line.sd_rows:.1f})"
+    near = f" ({line.near_ties} of {line.samples})" if line.near_ties else ""
+    return (
+        line.row.label,
+        number(line.tokens_per_s),
+        _interval(line, "tokens_per_s", "{:.1f}"),
+        number(line.ms_per_token),
+        number(line.speedup_over_ar, "x"),
+        _interval(line, "speedup_over_ar", "{:.2f}"),
+        percent(line.gain_over_chain),
+        _interval(line, "gain_over_chain", "{:+.1%}"),
+        number(line.mean_committed),
+        rows,
+        f"{line.skipped_rounds} of {line.rounds}" if line.rounds else ABSENT,
+        f"{line.ttft_s * 1e3:.0f} ms",
+        ABSENT if line.peak_bytes is None else f"{line.peak_bytes / 1e6:.0f}",
+        line.output + near,
+    )
+
+
+def notes(lines: Sequence[Line], floor: Floor | None) -> list[str]:
+    """What stands under a table: the floor of plain decoding, the oracle budget, the sign tests."""
+    found = []
+    plain = next((line for line in lines if line.row.policy == PLAIN), None)
+    if floor is not None and plain is not None and plain.ms_per_token is not None:
+        times = plain.ms_per_token / floor.ms_per_token
+        found.append(
+            f"floor of ar: {floor.ms_per_token:.2f} ms/token ({floor.weight_bytes / 1e6:.0f} MB of weights at "
+            f"{floor.bytes_per_s / 1e9:.1f} GB/s measured); ar takes {times:.2f} x that"
+        )
+    oracle = next((line.oracle_budget for line in lines if line.oracle_budget is not None), None)
+    if oracle is not None:
+        own = [line for line in lines if line.row.budget is None and line.over_oracle is not None]
+        parts = [f"{line.row.label} {line.over_oracle:.3f}" for line in own if line.row.policy != PLAIN]
+        found.append(f"oracle budget of this sweep: {oracle}; speed over it: {', '.join(parts) or ABSENT}")
+    tests = [
+        f"{line.row.label} {line.sign_over_ar.wins}:{line.sign_over_ar.losses} (p {line.sign_over_ar.p_value:.2g})"
+        for line in lines
+        if line.sign_over_ar is not None
+    ]
+    if tests:
+        found.append("prompts won:lost against ar (sign test): " + ", ".join(tests))
+    return found
+
+
+def text_tables(run: BenchRun, encoding: str) -> str:
+    """All tables as text that `encoding` can carry."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    style = box.SIMPLE_HEAD if encoding.lower().startswith("utf") else box.ASCII
+    console = Console(width=WIDTH, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        for title, lines in groups(run):
+            grid = Table(box=style, title=title, title_justify="left", padding=(0, 1, 0, 0))
+            for at, heading in enumerate(headings(lines[0].timer)):
+                grid.add_column(heading, justify="left" if at == 0 else "right", no_wrap=at == 0)
+            for line in lines:
+                grid.add_row(*cells(line))
+            console.print(grid)
+            for note in notes(lines, run.floor):
+                console.print(note, soft_wrap=True, markup=False, highlight=False)
+    return captured.get()
+
+
+def markdown(run: BenchRun, facts: Mapping[str, Any]) -> str:
+    """The same tables as Markdown, under the facts of the run."""
+    parts = ["# Bench", "", *(f"- {name}: {value}" for name, value in facts.items()), ""]
+    for title, lines in groups(run):
+        parts += [f"## {title}", "", markdown_table(headings(lines[0].timer), [cells(line) for line in lines]), ""]
+        parts += [f"- {note}" for note in notes(lines, run.floor)]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; bars inside cells are escaped."""
+    lines = [list(heads), ["---", *["---:"] * (len(heads) - 1)], *(list(row) for row in rows)]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def groups(run: BenchRun) -> list[tuple[str, list[Line]]]:
+    """(title, lines) of every table: set by set, then overall, panel by panel."""
+    found = []
+    for panel in run.panels:
+        lines = run.lines.get(panel.name, [])
+        names = list(dict.fromkeys(line.set_name for line in lines))
+        # One set overall is that set again.
+        shown = [name for name in names if name != OVERALL or len(names) > 2]
+        for name in shown:
+            own = [line for line in lines if line.set_name == name]
+            title = f"{name}: {own[0].prompts} prompts"
+            found.append((f"{panel.name}, {title}" if panel.name else title, own))
+    return found
+
+
+def number(value: float | None, unit: str = "") -> str:
+    """Two decimals, or a dash."""
+    return ABSENT if value is None else f"{value:.2f}{unit}"
+
+
+def percent(value: float | None) -> str:
+    """Signed percent, or a dash."""
+    return ABSENT if value is None else f"{value:+.1%}"
+
+
+def _interval(line: Line, name: str, form: str) -> str:
+    pair = line.intervals.get(name)
+    if pair is None or (name == "speedup_over_ar" and line.row.policy == PLAIN):
+        return ABSENT
+    return f"{form.format(pair[0])}..{form.format(pair[1])}"

@@ -1,0 +1,139 @@
+"""Options and steps that `bench`, `record`, `replay` and `show` share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .cli_io import notice, read_argument
+from .cli_load import integer
+from .errors import UsageError
+
+if TYPE_CHECKING:
+    from . import Engine
+    from .bench.prompts import PromptSet
+    from .bench.units import Unit
+    from .cost.profile import CostProfile
+    from .policy import Policy
+
+PromptsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--prompts",
+        metavar="SETS",
+        help="JSONL files, bundled sets or hub:OWNER/NAME; commas between names, or the option again.",
+    ),
+]
+LimitOption = Annotated[
+    int | None, typer.Option("--limit", parser=integer, metavar="N", help="Prompts of each set; default: all.")
+]
+ProfileOption = Annotated[
+    Path | None, typer.Option("--profile", metavar="FILE", help="Cost profile, as draftwood profile writes it.")
+]
+StaleOption = Annotated[bool, typer.Option("--allow-stale-profile", help="Take a profile that was measured elsewhere.")]
+NoLiveOption = Annotated[
+    bool, typer.Option("--no-live-costs", help="Choose by the profile alone, whatever the machine does meanwhile.")
+]
+RawOption = Annotated[bool, typer.Option("--raw", help="Do not apply the chat template.")]
+SystemOption = Annotated[str | None, typer.Option("--system", help="System message of the chat template.")]
+
+
+def names(text: str | None) -> list[str]:
+    """A list separated by commas."""
+    return [] if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def numbers(text: str | None, option: str) -> list[int]:
+    """Whole numbers separated by commas; raises UsageError naming what is none."""
+    found = []
+    for name in names(text):
+        try:
+            found.append(int(name))
+        except ValueError as error:
+            raise UsageError(f"{option} {name!r}: expected whole numbers separated by commas") from error
+    return found
+
+
+def prompt_sets(arguments: Sequence[str] | None, limit: int | None) -> list[PromptSet]:
+    """The named sets, all bundled ones without a name."""
+    from .bench.hub import load_sets, split_names
+    from .bench.prompts import BUNDLED_SETS
+
+    return load_sets(split_names(arguments) if arguments else list(BUNDLED_SETS), limit)
+
+
+def load_profile(path: Path | None) -> CostProfile | None:
+    """The profile file, read before any model is."""
+    from .cost.profile import CostProfile
+
+    return None if path is None else CostProfile.load(path)
+
+
+def adopt_profile(engine: Engine, profile: CostProfile | None, *, allow_stale: bool, live_costs: bool) -> None:
+    """Let the engine choose by `profile`; refuses one of another machine or pair unless `allow_stale`."""
+    engine.live_costs = live_costs
+    if profile is None:
+        return
+    if engine.identity is not None:
+        for difference in profile.check_identity(engine.identity, allow_stale):
+            notice(f"cost profile measured elsewhere: {difference} here")
+    engine.use_profile(profile, live_costs=live_costs)
+
+
+def make_rule(engine: Engine, name: str, options: dict[str, Any]) -> Policy:
+    """The policy, with constants of the engine's costs, which are measured now if it needs any."""
+    from .policy import POLICIES, make_policy
+
+    needs = name in POLICIES and POLICIES[name].needs_costs
+    return make_policy(name, profile=engine.ensure_costs() if needs else None, **options)
+
+
+def end_ids(engine: Engine, raw: bool) -> frozenset[int] | None:
+    """What ends an answer; None: the engine's own choice."""
+    if engine.codec is None or not raw:
+        return None
+    return frozenset(engine.codec.raw_end_ids)
+
+
+def render_units(
+    engine: Engine, sets: Sequence[PromptSet], *, raw: bool, system: str | None, history_tokens: int
+) -> list[Unit]:
+    """Prompts as ids; the history of conversations is decoded by `ar`."""
+    from .bench.session import reference_answer
+    from .bench.units import Rendering, render
+
+    if engine.codec is None:
+        raise UsageError("this model has no tokenizer")
+    text = None if system is None else read_argument(system, "--system")
+    return render(sets, engine.codec, reference_answer(engine, history_tokens), Rendering(raw, text))
+
+
+def check_parent(path: Path, option: str) -> None:
+    """Raise UsageError unless a file can be made at `path`: found out before hours of work, not after."""
+    from .bench.results import check_folder
+
+    if path.is_dir():
+        raise UsageError(f"{option} {path}: is a folder, expected a file name")
+    if not path.parent.is_dir():
+        raise UsageError(f"{option} {path}: no folder {path.parent}")
+    check_folder(path.parent)
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[], None]]:
+    """A progress bar on standard error, gone when done; nothing where standard error is not a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda: bar.advance(task)

@@ -1,0 +1,87 @@
+"""The start-up probe: a small profile for an engine that has none, kept per identity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from ..cost.profile import CostProfile
+from ..errors import CostError
+from .assemble import assemble
+from .identity import identity_key
+from .measure import MeasureOptions, measure_gains, new_stand
+from .plan import PROBE_CONTEXT, fitting_contexts, probe_plan
+from .sampler import Log, Sampler
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+PROBE_SECONDS = 20.0
+PROBE_NODES = 64
+PROFILES = "profiles"
+_ROUNDS_SECONDS = 14.0
+_OPTIONS = MeasureOptions(quick=True, max_nodes=PROBE_NODES, prompts=4)
+
+Notify = Callable[[str], None]
+
+
+def probed_profile(
+    engine: Engine, cache_dir: Path | None, notify: Notify, *, clock: Callable[[], float] = perf_counter
+) -> CostProfile:
+    """The cached probe of this engine's identity, or one measured now, which takes at most PROBE_SECONDS.
+
+    `notify` gets one line when it is measured, and one when it cannot be kept.
+    """
+    path = None
+    if cache_dir is not None and engine.identity is not None:
+        path = cache_dir / PROFILES / f"{identity_key(engine.identity)}.json"
+        found = _cached(path, engine, notify)
+        if found is not None:
+            return found
+    kept = "kept for the next start" if path is not None else "for this engine only"
+    notify(f"no cost profile: measuring a quick one, at most {PROBE_SECONDS:.0f} s, {kept} (see draftwood profile)")
+    profile = _measure(engine, clock)
+    if path is not None:
+        _keep(profile, path, notify)
+    return profile
+
+
+def _measure(engine: Engine, clock: Callable[[], float]) -> CostProfile:
+    start_s = clock()
+    stand = new_stand(engine, PROBE_NODES, clock=clock, seed=0)
+    state = engine.state
+    try:
+        block_size = stand.block_size
+        contexts = fitting_contexts(None, (PROBE_CONTEXT,), state.target.spec.context_limit, block_size)
+        plan = probe_plan(stand.widest_tree(contexts[0]), contexts)
+        log = Log()
+        left_s = _ROUNDS_SECONDS - (clock() - start_s)
+        Sampler(stand, plan, log, clock=clock, budget_s=left_s).run()
+        gains = measure_gains(engine, stand, _OPTIONS, until=lambda: clock() - start_s >= PROBE_SECONDS - 2.0)
+    finally:
+        stand.close()
+    return assemble(log, plan, mean_gains=gains, identity=engine.identity, dtype=engine.dtype_name)
+
+
+def _cached(path: Path, engine: Engine, notify: Notify) -> CostProfile | None:
+    """The stored probe; None when there is none that can be used."""
+    if not path.is_file():
+        return None
+    try:
+        profile = CostProfile.load(path)
+        assert engine.identity is not None
+        profile.check_identity(engine.identity)
+    except CostError as error:
+        notify(f"the cached cost profile cannot be used ({error})")
+        return None
+    return profile
+
+
+def _keep(profile: CostProfile, path: Path, notify: Notify) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        profile.save(path)
+    except (OSError, CostError) as error:
+        notify(f"the measured cost profile cannot be kept ({error}): the next start measures again")
