@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import typer
 
-from . import cli_bench, cli_demo, cli_generate, cli_profile, cli_record, cli_simulate, cli_version
+from . import cli_bench, cli_demo, cli_generate, cli_profile, cli_record, cli_replay, cli_show, cli_simulate, cli_version
 from .cli_io import ReaderGone, complain, drop_stdout, flush_stdout, prepare_streams
 from .errors import DraftwoodError, UsageError
 
@@ -31,6 +31,8 @@ app.command("profile")(cli_profile.profile)
 app.command("simulate")(cli_simulate.simulate)
 app.command("bench")(cli_bench.bench)
 app.command("record")(cli_record.record)
+app.command("replay")(cli_replay.replay)
+app.command("show")(cli_show.show)
 app.command("version")(cli_version.version)
 
 

@@ -222,15 +222,10 @@ class _Job:
             if self.output is not None:
                 save_results(self.output, run.to_json(), where.to_json())
 
-        try:
-            with progress("measuring", total - (len(store.samples) if store is not None else 0)) as advance:
-                run = run_bench(
-                    engine, panels, self.units, options, store, methods=self.methods, advance=advance,
-                    set_ended=set_ended,
-                )  # fmt: skip
-        finally:
-            if store is not None:
-                store.close()
+        with progress("measuring", total - (len(store.samples) if store is not None else 0)) as advance:
+            run = run_bench(
+                engine, panels, self.units, options, store, methods=self.methods, advance=advance, set_ended=set_ended
+            )
         if self.output is not None and store is not None:
             _write_reports(self, run, where.to_json(), store.samples, self.output)
         return run

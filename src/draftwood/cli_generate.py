@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -30,7 +29,7 @@ from .cli_load import (
 from .errors import UsageError
 
 if TYPE_CHECKING:
-    from . import Engine, Generation, Piece
+    from . import Engine, Generation
 
 DEFAULT_POLICY = "auto"
 BUDGET_POLICY = "ddtree"
@@ -148,7 +147,7 @@ def _stream(engine: Engine, prompt: str, request: dict[str, Any], results: TextI
     last = ""
     try:
         # Closing aborts the request when the reader leaves or the user interrupts.
-        with closing(cast("Generator[Piece]", engine.stream(prompt, **request))) as pieces:
+        with closing(engine.stream(prompt, **request)) as pieces:
             for piece in pieces:
                 if piece.text:
                     # Noted first: an interrupt may come between the two.

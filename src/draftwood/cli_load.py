@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -124,6 +125,7 @@ def load_engine(options: LoadOptions) -> Engine:
     from .target.threads import default_threads
 
     quiet_libraries()
+    warnings.showwarning = _as_notice
     return Engine.load(
         options.model,
         options.drafter,
@@ -148,3 +150,8 @@ def waiting_for(what: str) -> Iterator[None]:
 
     with Console(stderr=True).status(what, spinner="line"):
         yield
+
+
+def _as_notice(message: Warning | str, *_: object, **__: object) -> None:
+    """How a warning of ours is shown: one line, without the source line that raised it."""
+    notice(str(message))

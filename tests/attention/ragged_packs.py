@@ -98,6 +98,8 @@ def make_case(
         pos.append(prefixes[request] + offset)
         row += rows
     total = row + padding
-    pack = Pack(np.zeros(total, np.int64), np.concatenate([*pos, np.zeros(padding, np.int64)]), NONE, NONE, tuple(segments))
+    pack = Pack(
+        np.zeros(total, np.int64), np.concatenate([*pos, np.zeros(padding, np.int64)]), NONE, NONE, tuple(segments)
+    )
     make = lambda n, width: torch.randn(n, total, width, generator=fill, dtype=dtype)  # noqa: E731
     return Case(pool, pack, make(heads, K_DIM), make(kv_heads, K_DIM), make(kv_heads, V_DIM))

@@ -95,8 +95,10 @@ def test_windows_count_positions_not_rows() -> None:
     segment = Segment(0, 0, rows, 1, pool.prefix(0), pool.reserve(0, rows), Visibility.ANCESTORS, visible)
     pack = Pack(np.zeros(rows, np.int64), np.array([1] + [2] * 64), NONE, NONE, (segment,))
     zeros, values = torch.zeros(1, rows, 1).double(), torch.arange(rows).double()[None, :, None]
-    out = SdpaBackend().plan(pack, pool, torch.float64, torch.device("cpu")).attend(
-        0, zeros, zeros, values, AttendOptions(1.0, window=2)
+    out = (
+        SdpaBackend()
+        .plan(pack, pool, torch.float64, torch.device("cpu"))
+        .attend(0, zeros, zeros, values, AttendOptions(1.0, window=2))
     )
     assert out[0, 0, 0] == 50.0  # the prefix and itself
     assert torch.allclose(out[1:, 0, 0], torch.arange(1, rows).double() / 2)

@@ -103,7 +103,10 @@ def test_answers_of_one_token_divide_by_nothing() -> None:
 def test_bundled_prompts_and_rows() -> None:
     assert Counter(prompt.category for prompt in demo_prompts()) == {"maths": 2, "code": 2, "chat": 2}
     assert all(prompt.prompt == prompt.prompt.strip() != "" for prompt in demo_prompts())
-    assert [row.label for row in DEMO_ROWS] == ["ar", "chain", "ddtree 8", "ddtree 16", "ddtree 32"]
+    assert [row.label for row in DEMO_ROWS] == [
+        *("ar", "chain", "ddtree 8", "ddtree 16", "ddtree 32"),
+        *("cast", "caddtree", "ratio", "auto"),
+    ]
 
 
 def test_engine_without_a_tokenizer() -> None:

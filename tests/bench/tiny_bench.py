@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from families import VOCAB, family, healthy_prompt
@@ -10,6 +12,7 @@ from stub_drafter import KnowingDrafter
 
 from draftwood.bench.units import Unit
 from draftwood.cost.profile import CostProfile
+from draftwood.draft.base import DraftRequest
 from draftwood.engine import Engine, EngineConfig
 
 TOKENS = 40
@@ -43,16 +46,52 @@ class ReadingDrafter(KnowingDrafter):
             self.know(request, self.known[length], length)
         super().commit(request, taps)  # type: ignore[arg-type]
 
+    def _check(self, request: DraftRequest) -> None:
+        """Sampled texts leave the greedy one: only the context must have no hole."""
+        assert request.context_len == self.rows(request.request), "the drafter's context has a hole"
+
     def release(self, request: int) -> None:
         super().release(request)
         self.texts.pop(request, None)
 
 
-def engine(known: Sequence[Unit] | None = None, profile: CostProfile | None = None, live: bool = False) -> Engine:
+class TinyCodec:
+    """Names of units as texts: `p0` is the first unit's prompt; a token decodes to one sign, 40 to an end."""
+
+    end_ids = (40,)
+    raw_end_ids: tuple[int, ...] = ()
+
+    def __init__(self, known: Sequence[Unit]) -> None:
+        self.known = {unit.prompt_id: list(unit.prompt_ids) for unit in known}
+        self.tokenizer = SimpleNamespace(decode=lambda ids: self.decode(ids))
+        self.asked: list[Any] = []
+
+    def encode(self, prompt: str, *, raw: bool = False, system: str | None = None) -> list[int]:
+        self.asked.append((prompt, raw, system))
+        return self.known[prompt]
+
+    def encode_chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
+        self.asked.append(list(messages))
+        return self.known[messages[-1][1]]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return "".join(chr(33 + int(token)) for token in ids)
+
+    def stream(self) -> Any:
+        return SimpleNamespace(push=self.decode, finish=lambda: "")
+
+
+def engine(
+    known: Sequence[Unit] | None = None, profile: CostProfile | None = None, live: bool = False, codec: bool = False
+) -> Engine:
     """A fresh engine of the tiny pair."""
-    drafter = ReadingDrafter(units() if known is None else known)
+    known = units() if known is None else known
     made = family("llama", "float64")
-    return Engine(made.target, drafter, config=EngineConfig(prefill_chunk=64), profile=profile, live_costs=live)
+    text: Any = TinyCodec(known) if codec else None
+    config = EngineConfig(prefill_chunk=64)
+    return Engine(
+        made.target, ReadingDrafter(known), codec=text, config=config, profile=profile, live_costs=live, threads=1
+    )
 
 
 def profile(slope_s: float = 2e-4) -> CostProfile:

@@ -16,6 +16,7 @@ from draftwood.cli_load import LoadOptions, cache_folder
 from draftwood.policy import POLICIES
 
 DEMO = "demo:smollm2"
+COST_AWARE = ["cast", "caddtree", "ratio", "auto"]
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ class TestGenerate:
     def test_defaults(self, engine: FakeEngine) -> None:
         assert cli.run(["generate", DEMO, "x", "--raw"]) == 0
         assert engine.requests == [
-            {"prompts": ["x"], "policy": "ddtree", "block_size": None, "temperature": 0.0, "seed": 0,
+            {"prompts": ["x"], "policy": "auto", "block_size": None, "temperature": 0.0, "seed": 0,
              "max_tokens": 256, "system": None, "raw": True}
         ]  # fmt: skip
 
@@ -72,7 +73,7 @@ class TestGenerate:
         assert captured.out.isascii() and captured.out.count("\n") == 1
         result = json.loads(captured.out)
         assert result == {
-            "text": "né", "token_ids": [110, 233, 2], "prompt_tokens": 2, "finish_reason": "stop", "policy": "ddtree",
+            "text": "né", "token_ids": [110, 233, 2], "prompt_tokens": 2, "finish_reason": "stop", "policy": "auto",
             "prefill_s": None, "decode_s": 0.5, "rounds": [{"rows": 17, "committed": 1}] * 2,
         }  # fmt: skip
         assert "a library talks" in captured.err
@@ -190,7 +191,14 @@ class TestDemo:
     def test_json(self, engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.run(["demo", "--json"]) == 0
         result = json.loads(capsys.readouterr().out)
-        assert [row["label"] for row in result["rows"]] == ["ar", "chain", "ddtree 8", "ddtree 16", "ddtree 32"]
+        assert [row["label"] for row in result["rows"]] == [
+            "ar",
+            "chain",
+            "ddtree 8",
+            "ddtree 16",
+            "ddtree 32",
+            *COST_AWARE,
+        ]
         assert result["rows"][3]["mean_rows"] == 17.0
         assert result["machine"]["threads"] == 3
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from drafter_pair import tiny_config, tiny_tensors, write_checkpoint
@@ -26,6 +27,8 @@ POLICY_CASES: dict[str, tuple[str, dict[str, int]]] = {
 # (prompt tokens, output tokens, engine steps before it arrives)
 RAGGED = ((5, 40, 0), (23, 12, 0), (12, 33, 2), (2, 40, 3), (31, 25, 6))
 SOLO = ((12, 48, 0),)
+SAMPLED = ((5, 28, 0), (23, 12, 0), (12, 30, 2), (2, 24, 3), (31, 16, 6))
+GREEDY = Sampling()
 
 
 def policy_case(case: str) -> Policy:
@@ -66,19 +69,20 @@ def greedy_wanted(name: str, dtype: str, shape: Sequence[tuple[int, int, int]]) 
 
 
 def sampled_wanted(name: str, shape: Sequence[tuple[int, int, int]], sampling: Sampling) -> list[Wanted]:
-    """The same prompts in float64 with texts drawn from the reference one token at a time."""
+    """Random prompts in float64 with texts drawn from the model one token at a time."""
     made = family(name, "float64")
-    return [
-        Wanted(one.prompt, made.sampled(one.prompt, len(one.text), sampling), one.arrival, one.dice)
-        for one in greedy_wanted(name, "float64", shape)
-    ]
+    wanted = []
+    for dice, (length, tokens, arrival) in enumerate(shape):
+        prompt = tuple(int(token) for token in np.random.default_rng([length, 1]).integers(0, VOCAB, length))
+        wanted.append(Wanted(prompt, made.sampled(prompt, tokens, sampling), arrival, dice))
+    return wanted
 
 
 def knowing() -> KnowingDrafter:
     return KnowingDrafter(VOCAB)
 
 
-def random_drafter(folder: str, made: Family) -> DFlashDrafter:
+def random_drafter(folder: Path, made: Family) -> DFlashDrafter:
     """A real DFlash drafter with random weights for a tiny family; `folder` receives its checkpoint."""
     config = tiny_config(
         hidden_size=HIDDEN,
@@ -87,9 +91,7 @@ def random_drafter(folder: str, made: Family) -> DFlashDrafter:
         block_size=8,
         dflash_config={"mask_token_id": VOCAB - 1, "target_layer_ids": [0, 1]},
     )
-    from pathlib import Path
-
-    write_checkpoint(Path(folder), config, tiny_tensors(config, taps=2))
+    write_checkpoint(folder, config, tiny_tensors(config, taps=2))
     spec = made.target.spec
     return load_drafter(folder, made.target, dtype=spec.dtype, device="cpu", notify=lambda line: None)
 
@@ -101,7 +103,7 @@ def run(
     wanted: Sequence[Wanted],
     *,
     config: EngineConfig | None = None,
-    sampling: Sampling = Sampling(),
+    sampling: Sampling = GREEDY,
     after_step: Callable[[Engine, list[Outcome]], None] | None = None,
 ) -> list[Outcome]:
     """Decode `wanted` on one engine; request i runs under case i modulo their number. Pools end empty."""

@@ -11,6 +11,7 @@ from stub_drafter import KnowingDrafter
 
 from draftwood.cache import KVPool, LayerSpec
 from draftwood.core import Pack
+from draftwood.draft.base import DraftRequest
 from draftwood.engine import Engine, EngineConfig, Request, RequestOptions
 from draftwood.policy import make_policy
 from draftwood.target.base import TargetSpec
@@ -32,9 +33,7 @@ class ScriptedTarget:
     def __post_init__(self) -> None:
         layers = (LayerSpec(1, 1, 1),)
         cpu = torch.device("cpu")
-        self.spec = TargetSpec(
-            "scripted", 1, 1, self.vocab, self.vocab, self.context_limit, layers, torch.float32, cpu
-        )
+        self.spec = TargetSpec("scripted", 1, 1, self.vocab, self.vocab, self.context_limit, layers, torch.float32, cpu)
 
     def forward(self, pack: Pack, pool: KVPool, tap_layers: Sequence[int], taps: torch.Tensor | None) -> torch.Tensor:
         self.calls += 1
@@ -72,7 +71,9 @@ class Play:
         self.drafter = kind(self.vocab, block_size=self.block_size, target_layer_ids=(0,))
         self.engine = Engine(self.target, self.drafter, codec=self.codec, config=EngineConfig())
 
-    def submit(self, text: Sequence[int], policy: str, prompt: Sequence[int] = PROMPT, dice: int = 0, **options: object) -> Request:
+    def submit(
+        self, text: Sequence[int], policy: str, prompt: Sequence[int] = PROMPT, dice: int = 0, **options: object
+    ) -> Request:
         """Queue a request whose script is `prompt` followed by `text`; `options` of the policy and the request."""
         budget = {key: options.pop(key) for key in ("budget", "candidates") if key in options}
         request = self.engine.submit(prompt, make_policy(policy, **budget), RequestOptions(**options))  # type: ignore[arg-type]
@@ -92,7 +93,7 @@ class Play:
 class SureDrafter(KnowingDrafter):
     """Always right."""
 
-    def _row(self, request, depth):  # noqa: ANN001, ANN202
+    def _row(self, request: DraftRequest, depth: int) -> np.ndarray:
         text = self.texts[request.request]
         pos = request.context_len + depth
         true = text[pos] if pos < len(text) else 0

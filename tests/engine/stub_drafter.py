@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -78,17 +79,22 @@ class KnowingDrafter:
         assert text[request.context_len] == request.pending, "the pending token is not the text's"
 
     def _row(self, request: DraftRequest, depth: int) -> np.ndarray:
-        """Candidates of one depth, best first: distinct, the true token where the dice say."""
-        rng = np.random.default_rng([self.dice[request.request], request.context_len, depth])
-        text = self.texts[request.request]
-        pos = request.context_len + depth
+        """Candidates of one depth, best first."""
+        text, pos = self.texts[request.request], request.context_len + depth
         true = text[pos] if pos < len(text) else -1
-        ids = rng.permutation(np.setdiff1d(np.arange(self.vocab), [true]))[: self.candidates]
-        luck = rng.random()
-        rank = int(rng.integers(1, self.candidates))
-        if true >= 0 and luck < 0.9:
-            ids[0 if luck < 0.7 else rank] = true
-        return ids
+        return thrown(self.vocab, self.candidates, (self.dice[request.request], request.context_len, depth), true)
+
+
+@lru_cache(maxsize=None)
+def thrown(vocab: int, candidates: int, dice: tuple[int, ...], true: int) -> np.ndarray:
+    """Distinct ids (candidates,), the true token (none when negative) where the dice put it."""
+    rng = np.random.default_rng(dice)
+    ids = rng.permutation(np.setdiff1d(np.arange(vocab), [true]))[:candidates]
+    luck = rng.random()
+    rank = int(rng.integers(1, candidates))
+    if true >= 0 and luck < 0.9:
+        ids[0 if luck < 0.7 else rank] = true
+    return ids
 
 
 @dataclass(frozen=True)

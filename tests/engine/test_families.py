@@ -9,6 +9,7 @@ import pytest
 from decoding import (
     POLICY_CASES,
     RAGGED,
+    SAMPLED,
     SOLO,
     Outcome,
     greedy_wanted,
@@ -60,8 +61,8 @@ def test_equal_to_transformers_with_random_drafter_weights(name: str, dtype: str
     made, wanted = family(name, dtype), greedy_wanted(name, dtype, RAGGED)
     drafter = random_drafter(tmp_path, made)
     accepted = 0
-    for case in ("chain", "ddtree7", "ddtree64"):
-        done = run(made, drafter, [case], wanted)
+    for cases in (["ddtree64", "chain", "ddtree7", "ddtree1"], ["ddtree7", "ddtree64", "ar", "chain"]):
+        done = run(made, drafter, cases, wanted)
         assert_lossless(done)
         assert drafter.pool.requests == ()
         accepted += sum(record.accepted for one in done for record in one.request.rounds)
@@ -71,15 +72,14 @@ def test_equal_to_transformers_with_random_drafter_weights(name: str, dtype: str
 @pytest.mark.parametrize("name", FAMILIES)
 def test_seeded_text_does_not_depend_on_policy_or_neighbours(name: str) -> None:
     made, sampling = family(name, "float64"), Sampling(1.0, seed=11)
-    wanted = sampled_wanted(name, RAGGED, sampling)
-    assert all(one.text != greedy.text for one, greedy in zip(wanted, greedy_wanted(name, "float64", RAGGED), strict=True))
+    wanted = sampled_wanted(name, SAMPLED, sampling)
     for case in POLICY_CASES:
         done = run(made, knowing(), [case], wanted, sampling=sampling)
         assert_lossless(done)
         assert case == "ar" or mean_committed(done) > ABOVE[case]
     mixed = run(made, knowing(), list(POLICY_CASES), wanted, sampling=sampling)
     assert_lossless(mixed)
-    for one in wanted:
+    for one in wanted[::2]:
         alone = run(made, knowing(), ["ddtree64"], [one], sampling=sampling)
         assert_lossless(alone)
 

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 import torch
-from decoding import Outcome, Wanted, greedy_wanted, knowing, run
+from decoding import Outcome, Wanted, greedy_wanted, knowing, policy_case, run
 from families import CONTEXT_LIMIT, FAMILIES, HIDDEN, LAYERS, Family, family
-from stub_drafter import KnowingDrafter
+from stub_drafter import KnowingDrafter, Watched
 from transformers import DynamicCache
 
 from draftwood.cache import KVPool, kv_index
 from draftwood.core import Pack, Segment, Visibility
-from draftwood.engine import Engine, EngineConfig
+from draftwood.engine import Engine, EngineConfig, RequestOptions
+from draftwood.target.base import TargetSpec
 
 SHORT = ((5, 14, 0), (23, 9, 0), (12, 16, 1), (2, 12, 2), (31, 10, 3))
 
@@ -29,7 +30,7 @@ class Spy:
     logits: list[torch.Tensor] = field(default_factory=list)
 
     @property
-    def spec(self):  # noqa: ANN201
+    def spec(self) -> TargetSpec:
         return self.made.target.spec
 
     def forward(self, pack: Pack, pool: KVPool, tap_layers: Sequence[int], taps: torch.Tensor | None) -> torch.Tensor:
@@ -69,7 +70,9 @@ def path_logits(made: Family, context: list[int], pack: Pack, segment: Segment) 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_node_logits_equal_their_ancestor_path_run_alone(name: str) -> None:
     spy, made = spied(family(name, "float64"))
-    done = run(made, knowing(), ["ddtree64", "ddtree7", "chain", "ar", "ddtree64"], greedy_wanted(name, "float64", SHORT))
+    done = run(
+        made, knowing(), ["ddtree64", "ddtree7", "chain", "ar", "ddtree64"], greedy_wanted(name, "float64", SHORT)
+    )
     texts = {one.request.id: [*one.wanted.prompt, *one.wanted.text] for one in done}
     checked, trees_in_a_pack = 0, 0
     for pack, logits in zip(spy.packs, spy.logits, strict=True):
@@ -152,11 +155,6 @@ def test_never_a_position_beyond_the_context_limit(case: str) -> None:
 
 def run_unbounded(made: Family, drafter: KnowingDrafter, case: str, wanted: list[Wanted]) -> list[Outcome]:
     """`run` with max_tokens far beyond the context, so that the context alone ends the texts."""
-    from decoding import policy_case
-    from stub_drafter import Watched
-
-    from draftwood.engine import RequestOptions
-
     engine = Engine(made.target, drafter, config=EngineConfig(prefill_chunk=64))
     done = []
     for one in wanted:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
-from decoding import SOLO, greedy_wanted, knowing, policy_case, run
+import torch
+from decoding import SOLO, greedy_wanted, knowing, policy_case, random_drafter, run
 from families import family
 from scripted import PROMPT, Play
 
@@ -25,7 +29,7 @@ def assert_counts(request: Request) -> None:
 
 @each_policy
 @pytest.mark.parametrize("sure", [False, True])
-def test_every_cap_is_met_exactly(policy: str, options: dict, sure: bool) -> None:
+def test_every_cap_is_met_exactly(policy: str, options: dict[str, Any], sure: bool) -> None:
     play = Play(sure=sure)
     requests = [play.submit(TEXT, policy, max_tokens=cap, end_ids=frozenset(), **options) for cap in range(1, 41)]
     play.finish()
@@ -38,7 +42,7 @@ def test_every_cap_is_met_exactly(policy: str, options: dict, sure: bool) -> Non
 
 @each_policy
 @pytest.mark.parametrize("sure", [False, True])
-def test_the_first_end_token_ends_the_text_wherever_it_stands(policy: str, options: dict, sure: bool) -> None:
+def test_the_first_end_token_ends_the_text_wherever_it_stands(policy: str, options: dict[str, Any], sure: bool) -> None:
     play = Play(sure=sure)
     requests = []
     for at in range(20):
@@ -56,7 +60,7 @@ def test_the_first_end_token_ends_the_text_wherever_it_stands(policy: str, optio
 
 
 @each_policy
-def test_the_first_event_in_the_text_wins(policy: str, options: dict) -> None:
+def test_the_first_event_in_the_text_wins(policy: str, options: dict[str, Any]) -> None:
     """Block [10, 11, END, 20]: a cap of 5 gives `stop`, 3 gives `stop` with the end token, 2 gives `length`."""
     for cap, expected, reason in ((5, [10, 11, END], "stop"), (3, [10, 11, END], "stop"), (2, [10, 11], "length")):
         play = Play(sure=True)
@@ -66,7 +70,7 @@ def test_the_first_event_in_the_text_wins(policy: str, options: dict) -> None:
 
 
 @each_policy
-def test_an_end_token_from_prefill_gives_no_rounds(policy: str, options: dict) -> None:
+def test_an_end_token_from_prefill_gives_no_rounds(policy: str, options: dict[str, Any]) -> None:
     play = Play()
     request = play.submit([END, *TEXT], policy, end_ids=frozenset({END}), **options)
     play.finish()
@@ -77,7 +81,7 @@ def test_an_end_token_from_prefill_gives_no_rounds(policy: str, options: dict) -
 
 
 @each_policy
-def test_one_token_costs_neither_a_draft_nor_a_round(policy: str, options: dict) -> None:
+def test_one_token_costs_neither_a_draft_nor_a_round(policy: str, options: dict[str, Any]) -> None:
     play = Play()
     request = play.submit(TEXT, policy, max_tokens=1, end_ids=frozenset(), **options)
     play.finish()
@@ -128,17 +132,19 @@ def test_every_block_size(case: str, block_size: int) -> None:
     assert all(record.drafted == (block_size > 1) for record in request.rounds[:-1])
 
 
-def test_more_candidates_than_the_vocabulary_has() -> None:
+def test_more_candidates_than_the_vocabulary_has(tmp_path: Path) -> None:
     made = family("llama", "float64")
-    wanted = greedy_wanted("llama", "float64", SOLO)
-    drafter = knowing()
-    engine = Engine(made.target, drafter)
-    policy = make_policy("ddtree", budget=1024, candidates=1024)
-    request = engine.submit(wanted[0].prompt, policy, RequestOptions(20, end_ids=frozenset()))
-    drafter.know(request.id, [*wanted[0].prompt, *wanted[0].text], 0)
-    while engine.step():
-        engine.check_integrity()
-    assert request.token_ids == wanted[0].text[:20]
+    (wanted,) = greedy_wanted("llama", "float64", SOLO)
+    rounds = []
+    for candidates in (64, 1024):
+        engine = Engine(made.target, random_drafter(tmp_path / str(candidates), made))
+        policy = make_policy("ddtree", budget=128, candidates=candidates)
+        request = engine.submit(wanted.prompt, policy, RequestOptions(20, end_ids=frozenset()))
+        while engine.step():
+            engine.check_integrity()
+        assert request.token_ids == wanted.text[:20]
+        rounds.append(request.rounds)
+    assert rounds[0] == rounds[1]
 
 
 def test_a_budget_above_the_nodes_that_exist_reports_those_that_exist() -> None:
@@ -149,11 +155,9 @@ def test_a_budget_above_the_nodes_that_exist_reports_those_that_exist() -> None:
     assert request.rounds[0].rows == 1 + 16 + 256
 
 
-def test_a_prompt_and_a_text_may_contain_the_mask_token(tmp_path) -> None:  # noqa: ANN001
-    from decoding import random_drafter
-
+def test_a_prompt_and_a_text_may_contain_the_mask_token(tmp_path: Path) -> None:
     made = family("llama", "float64")
-    drafter = random_drafter(str(tmp_path), made)
+    drafter = random_drafter(tmp_path, made)
     mask = drafter.config.mask_token_id
     found = None
     for seed in range(300):
@@ -177,8 +181,6 @@ def test_a_prompt_and_a_text_may_contain_the_mask_token(tmp_path) -> None:  # no
 @pytest.mark.parametrize("name", ["mistral", "gpt_oss"])
 def test_end_tokens_of_a_real_model(name: str) -> None:
     """The same stop as transformers' generate with a list of end ids."""
-    import torch
-
     made = family(name, "float32")
     (wanted,) = greedy_wanted(name, "float32", SOLO)
     ends = [wanted.text[20], wanted.text[9], wanted.text[15]]

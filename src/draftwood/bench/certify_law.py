@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -20,15 +21,20 @@ from ..engine import Engine, RequestOptions
 from ..engine.request import Job
 from ..engine.stages import Forward, Stages
 from ..errors import UsageError
-from ..policy import Policy
+from ..policy import Policy, make_policy
 from ..tree.layout import find_child
 from ..verify import Gumbel, recursive, walk
 from ..verify.oracle import Pick, branching_chooser
+from .units import Unit
 
 CELLS = 64
 """Largest tokens of a node that keep a cell of their own."""
 ROUNDS = 200_000
-"""Rounds a prefix; each commits at least one token."""
+"""Rounds of each verifier over all prefixes; a round commits at least one token."""
+PREFIXES = 8
+LAW_BUDGET = 8
+"""Nodes of a round's tree: wide enough for siblings on several levels. The recursive verifier can make as many
+different runs as siblings have orders."""
 SAMPLES = 1_000
 QUANTILE = 0.999
 
@@ -39,10 +45,11 @@ Decide = Callable[[DraftTree, torch.Tensor, Pick, float], Verdict]
 
 @dataclass(frozen=True, slots=True)
 class LawSettings:
-    """How much is drawn."""
+    """How much is drawn. Raises UsageError for values out of range."""
 
     temperature: float = 1.0
     rounds: int = ROUNDS
+    """Over all prefixes."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -68,7 +75,7 @@ class LawCheck:
     temperature: float
     prefixes: int
     rounds: int
-    """Rounds a prefix."""
+    """Over all prefixes."""
     committed_tokens: int
     tv: float
     """Pooled total variation of whole rounds: the accepted path and the token behind it."""
@@ -90,6 +97,22 @@ def recursive_round(tree: DraftTree, logits: torch.Tensor, pick: Pick, temperatu
 
 
 VERIFIERS: Mapping[str, Decide] = {"walk": walk_round, "recursive": recursive_round}
+
+
+def record_cases(engine: Engine, units: Sequence[Unit], count: int = PREFIXES) -> list[LawCase]:
+    """One round at each of `count` fixed prefixes: a prompt and the first tokens of its greedy text.
+
+    Prompts are used in turn, each time with more of their text; plain decoding makes it.
+    """
+    if engine.state.drafter is None:
+        raise UsageError("a law needs a tree to verify: this model has no drafter, name one with --drafter")
+    policy = make_policy("ddtree", budget=LAW_BUDGET)
+    chosen = [units[number % len(units)] for number in range(count)]
+    texts = engine.generate([unit.prompt_ids for unit in chosen], policy="ar", max_tokens=count)
+    return [
+        record_case(engine, [*unit.prompt_ids, *text.token_ids[:number]], policy)
+        for number, (unit, text) in enumerate(zip(chosen, texts, strict=True))
+    ]
 
 
 def record_case(engine: Engine, prefix_ids: Sequence[int], policy: Policy) -> LawCase:
@@ -150,9 +173,7 @@ def round_law(case: LawCase, temperature: float) -> dict[tuple[int, int], float]
     return law
 
 
-def sample_counts(
-    procedure: Callable[[Pick], Outcome], rounds: int, rng: np.random.Generator
-) -> Counter[Outcome]:
+def sample_counts(procedure: Callable[[Pick], Outcome], rounds: int, rng: np.random.Generator) -> Counter[Outcome]:
     """How often each outcome occurs in `rounds` independent runs of `procedure`.
 
     Runs that made the same picks so far are carried as one with a count, which every further pick divides among its
@@ -194,22 +215,19 @@ def check_verifiers(
     cases: Sequence[LawCase], settings: LawSettings, verifiers: Mapping[str, Decide] = VERIFIERS
 ) -> list[LawCheck]:
     """Run every verifier on the reduced rounds and compare what they commit with the exact law."""
-    temperature = settings.temperature
+    temperature, rounds = settings.temperature, _share(settings, cases)
     small = [reduced(case, temperature) for case in cases]
     laws = [round_law(case, temperature) for case in small]
-    limit = variation_limit([np.array(list(law.values())) for law in laws], settings.rounds, settings.seed)
+    limit = variation_limit([np.array(list(law.values())) for law in laws], rounds, settings.seed)
     checks = []
     for name, decide in verifiers.items():
         rng = np.random.default_rng([settings.seed, 1])
         variations, committed = [], 0
         for case, law in zip(small, laws, strict=True):
-            counts = sample_counts(lambda pick, on=case, by=decide: _outcome(by(*on, pick, temperature)), settings.rounds, rng)
+            counts = sample_counts(partial(_run, decide, case, temperature), rounds, rng)
             committed += sum(count * (int(case.tree.depth[node]) + 1) for (node, _), count in counts.items())
-            variations.append(total_variation(counts, law, settings.rounds))
-        tv = float(np.mean(variations))
-        checks.append(
-            LawCheck(name, temperature, len(cases), settings.rounds, committed, tv, limit, max(variations), tv < limit)
-        )
+            variations.append(total_variation(counts, law, rounds))
+        checks.append(_law_check(name, settings, rounds, committed, variations, limit))
     return checks
 
 
@@ -218,7 +236,7 @@ def check_gumbel(cases: Sequence[LawCase], settings: LawSettings) -> LawCheck:
 
     The chooser is the one that requests use, its noise that of consecutive positions; `rounds` draws in all.
     """
-    draws = max(1, settings.rounds // len(cases))
+    draws = _share(settings, cases)
     laws, variations = [], []
     for number, case in enumerate(cases):
         logits = case.logits[ROOT_NODE].topk(min(CELLS, case.logits.shape[1])).values[None]
@@ -228,10 +246,8 @@ def check_gumbel(cases: Sequence[LawCase], settings: LawSettings) -> LawCheck:
         counts = np.bincount(tokens, minlength=len(law))
         variations.append(0.5 * float(np.abs(counts / draws - law).sum()))
         laws.append(law)
-    tv, limit = float(np.mean(variations)), variation_limit(laws, draws, settings.seed)
-    return LawCheck(
-        "gumbel chooser", settings.temperature, len(cases), draws, draws * len(cases), tv, limit, max(variations), tv < limit
-    )
+    limit = variation_limit(laws, draws, settings.seed)
+    return _law_check("gumbel chooser", settings, draws, draws * len(cases), variations, limit)
 
 
 def total_variation(counts: Mapping[Outcome, int], law: Mapping[Outcome, float], rounds: int) -> float:
@@ -251,5 +267,30 @@ def variation_limit(laws: Sequence[np.ndarray], rounds: int, seed: int) -> float
     return float(np.quantile(pooled / len(laws), QUANTILE))
 
 
-def _outcome(verdict: Verdict) -> tuple[int, int]:
+def _share(settings: LawSettings, cases: Sequence[LawCase]) -> int:
+    """Rounds of one prefix."""
+    if not cases:
+        raise UsageError("no prefixes to test a law at: expected at least one")
+    return max(1, settings.rounds // len(cases))
+
+
+def _run(decide: Decide, case: LawCase, temperature: float, pick: Pick) -> tuple[int, int]:
+    verdict = decide(case.tree, case.logits, pick, temperature)
     return int(verdict.path[-1]), verdict.pending
+
+
+def _law_check(
+    name: str, settings: LawSettings, rounds: int, committed: int, variations: Sequence[float], limit: float
+) -> LawCheck:
+    tv = float(np.mean(variations))
+    return LawCheck(
+        verifier=name,
+        temperature=settings.temperature,
+        prefixes=len(variations),
+        rounds=rounds * len(variations),
+        committed_tokens=committed,
+        tv=tv,
+        limit=limit,
+        largest_tv=max(variations),
+        passed=tv < limit,
+    )

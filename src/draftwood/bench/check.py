@@ -9,8 +9,7 @@ from typing import Literal
 from ..core import Sampling
 from ..engine import Engine
 from ..errors import UsageError
-from ..policy import POLICIES, make_policy
-from .demo import DemoRow
+from .plan import PLAIN, BenchRow
 from .reference import ForcedScores, Reference
 from .units import Unit
 from .verdict import Same, TopTwo, compare_output, first_difference, near_tie_tolerance, summarise
@@ -87,7 +86,7 @@ class TextCheck:
 
 def run_check(
     engine: Engine,
-    rows: Sequence[DemoRow],
+    rows: Sequence[BenchRow],
     units: Sequence[Unit],
     settings: CheckSettings,
     advance: Callable[[], None] = lambda: None,
@@ -95,12 +94,11 @@ def run_check(
     """Decode all prompts plainly and under every row, and compare.
 
     `advance` is called once a prompt for the reference and once a prompt for every row. Raises UsageError before
-    anything runs for no prompts, a policy that needs costs without a profile, or a target without own attention.
+    anything runs for no prompts or a target without own attention.
     """
     if not units:
         raise UsageError("no prompts to check: expected at least one")
     reference = Reference.of(engine.state.target)
-    check_rows(engine, rows)
     plain = _plain_outputs(engine, reference, units, settings, advance)
     checks = []
     for row in rows:
@@ -112,14 +110,6 @@ def run_check(
         differences = tuple(difference for difference in found if difference is not None)
         checks.append(_summary(row.label, settings.temperature, engine.dtype_name, found, differences, outputs, rounds))
     return checks
-
-
-def check_rows(engine: Engine, rows: Sequence[DemoRow]) -> None:
-    """Raise UsageError for an unknown policy or option, and for one that needs costs when there are none."""
-    for row in rows:
-        make_policy(row.policy, **row.options)
-        if POLICIES[row.policy].needs_costs and engine.state.costs is None:
-            raise UsageError(f"policy {row.policy!r} needs a cost profile: give --profile, or leave the policy out")
 
 
 def compare_text(
@@ -192,7 +182,7 @@ def _plain_outputs(
     advance: Callable[[], None],
 ) -> list[list[int]]:
     if settings.reference == "ar":
-        return _outputs(engine, DemoRow("ar", "ar"), units, settings, advance)[0]
+        return _outputs(engine, BenchRow(PLAIN, PLAIN), units, settings, advance)[0]
     end_ids = frozenset[int]()
     if engine.codec is not None:
         end_ids = frozenset(engine.codec.raw_end_ids if settings.raw else engine.codec.end_ids)
@@ -205,7 +195,7 @@ def _plain_outputs(
 
 def _outputs(
     engine: Engine,
-    row: DemoRow,
+    row: BenchRow,
     units: Sequence[Unit],
     settings: CheckSettings,
     advance: Callable[[], None],
@@ -222,6 +212,7 @@ def _outputs(
             max_tokens=settings.max_tokens,
             temperature=settings.temperature,
             seed=settings.seed,
+            block_size=row.block_size,
             **row.options,
         )
         for generation in generations:

@@ -104,4 +104,4 @@ def _title(profile: CostProfile) -> str:
     if profile.identity is None:
         return profile.source or "cost profile"
     here = profile.identity
-    return f"{here.device}, {here.threads} threads, {here.dtype}, {here.attention} attention"
+    return f"{here.device}, threads {here.threads}, {here.dtype}, {here.attention} attention"

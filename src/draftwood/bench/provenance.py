@@ -39,7 +39,9 @@ class Provenance:
 
 def provenance(engine: Engine, argv: list[str], seed: int) -> Provenance:
     """Describe this process and its engine."""
-    return Provenance(git_state(Path(__file__)), hardware(engine), versions(), list(argv), seed)
+    return Provenance(
+        git_state(Path(__file__).parents[1] / "__init__.py"), hardware(engine), versions(), list(argv), seed
+    )
 
 
 def git_state(file: Path) -> dict[str, Any]:

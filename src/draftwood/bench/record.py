@@ -214,6 +214,8 @@ def _record_group(
             for seen in watcher.take():
                 if seen.job.request.error is not None:
                     raise seen.job.request.error
+                if not seen.job.new_tokens:
+                    continue  # drafted rows were not finite: the round is decided again
                 builder.add_round(index[seen.job.request.id], _round(seen))
     finally:
         for request in requests:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from ..errors import TraceError, UsageError
 from ..replay.draw import write_whole
@@ -100,7 +100,6 @@ class SampleStore:
         header = json_line({"schema": SCHEMA, "settings": now})
         # A line that was cut by a crash is dropped here.
         write_whole(self._path, (header + "".join(json_line(asdict(sample)) for sample in self.samples)).encode())
-        self._file: TextIO = self._path.open("a", encoding="utf-8")
 
     @property
     def done(self) -> frozenset[Key]:
@@ -109,13 +108,9 @@ class SampleStore:
 
     def keep(self, sample: Sample) -> None:
         """Append a sample; it is on disk when this returns."""
-        self._file.write(json_line(asdict(sample)))
-        self._file.flush()
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json_line(asdict(sample)))
         self.samples.append(sample)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
     def check_prompts(self, hashes: Mapping[tuple[str, str], str]) -> None:
         """Raise UsageError if a resumed prompt, by (set, prompt id), renders to other ids now than then."""

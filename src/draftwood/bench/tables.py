@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .bandwidth import Floor
-from .plan import PLAIN
+from .plan import CHAIN, PLAIN
 from .session import BenchRun
 from .summary import OVERALL, Line
 
@@ -17,28 +17,24 @@ ABSENT = "-"
 def headings(timer: str) -> tuple[str, ...]:
     """Column headings; speeds are of the decode timer, times and ratios of `timer`."""
     return (
-        "policy", "tokens/s", "95 %", f"ms/token ({timer})", "over ar", "95 %", "gain over chain", "95 %", "committed",
-        "rows (sd)", "skipped", "first token", "peak MB", "output",
+        "policy", "tokens/s", f"ms/token ({timer})", "over ar (95 %)", "gain over chain (95 %)", "committed",
+        "rows (sd)", "skipped", "first ms", "peak MB", "output",
     )  # fmt: skip
 
 
 def cells(line: Line) -> tuple[str, ...]:
     """One line of the table."""
-    rows = ABSENT if line.mean_rows is None else f"{line.mean_rows:.1f} ({line.sd_rows:.1f})"
     near = f" ({line.near_ties} of {line.samples})" if line.near_ties else ""
     return (
         line.row.label,
         number(line.tokens_per_s),
-        _interval(line, "tokens_per_s", "{:.1f}"),
         number(line.ms_per_token),
-        number(line.speedup_over_ar, "x"),
-        _interval(line, "speedup_over_ar", "{:.2f}"),
-        percent(line.gain_over_chain),
-        _interval(line, "gain_over_chain", "{:+.1%}"),
+        number(line.speedup_over_ar, "x") + _interval(line, "speedup_over_ar", PLAIN, "{:.2f}"),
+        percent(line.gain_over_chain) + _interval(line, "gain_over_chain", CHAIN, "{:+.0%}"),
         number(line.mean_committed),
-        rows,
-        f"{line.skipped_rounds} of {line.rounds}" if line.rounds else ABSENT,
-        f"{line.ttft_s * 1e3:.0f} ms",
+        ABSENT if line.mean_rows is None else f"{line.mean_rows:.1f} ({line.sd_rows:.1f})",
+        f"{line.skipped_rounds}/{line.rounds}" if line.rounds else ABSENT,
+        f"{line.ttft_s * 1e3:.0f}",
         ABSENT if line.peak_bytes is None else f"{line.peak_bytes / 1e6:.0f}",
         line.output + near,
     )
@@ -71,23 +67,29 @@ def notes(lines: Sequence[Line], floor: Floor | None) -> list[str]:
 
 def text_tables(run: BenchRun, encoding: str) -> str:
     """All tables as text that `encoding` can carry."""
+    parts = []
+    for title, lines in groups(run):
+        parts.append(text_grid(title, headings(lines[0].timer), [cells(line) for line in lines], encoding))
+        parts += [f"{note}\n" for note in notes(lines, run.floor)]
+    return "".join(parts)
+
+
+def text_grid(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], encoding: str) -> str:
+    """One table for a terminal: the first column to the left, the others to the right."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     style = box.SIMPLE_HEAD if encoding.lower().startswith("utf") else box.ASCII
+    grid = Table(box=style, title=title, title_justify="left", padding=(0, 1, 0, 0))
+    for at, heading in enumerate(heads):
+        grid.add_column(heading, justify="left" if at == 0 else "right", no_wrap=at == 0)
+    for row in rows:
+        grid.add_row(*row)
     console = Console(width=WIDTH, color_system=None, force_terminal=False)
     with console.capture() as captured:
-        for title, lines in groups(run):
-            grid = Table(box=style, title=title, title_justify="left", padding=(0, 1, 0, 0))
-            for at, heading in enumerate(headings(lines[0].timer)):
-                grid.add_column(heading, justify="left" if at == 0 else "right", no_wrap=at == 0)
-            for line in lines:
-                grid.add_row(*cells(line))
-            console.print(grid)
-            for note in notes(lines, run.floor):
-                console.print(note, soft_wrap=True, markup=False, highlight=False)
-    return captured.get()
+        console.print(grid)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
 
 def markdown(run: BenchRun, facts: Mapping[str, Any]) -> str:
@@ -131,8 +133,9 @@ def percent(value: float | None) -> str:
     return ABSENT if value is None else f"{value:+.1%}"
 
 
-def _interval(line: Line, name: str, form: str) -> str:
+def _interval(line: Line, name: str, base: str, form: str) -> str:
+    """The interval behind a value; a row against itself has none."""
     pair = line.intervals.get(name)
-    if pair is None or (name == "speedup_over_ar" and line.row.policy == PLAIN):
-        return ABSENT
-    return f"{form.format(pair[0])}..{form.format(pair[1])}"
+    if pair is None or line.row.label == base:
+        return ""
+    return f" {form.format(pair[0])}..{form.format(pair[1])}"

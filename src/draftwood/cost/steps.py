@@ -27,16 +27,20 @@ class Gap(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """Medians and spreads by row, at one context."""
+    """Medians and spreads by row."""
 
     seconds: dict[int, float]
     spread: dict[int, float]
 
     def rises(self, gap: Gap) -> bool:
-        """True when the gap rises by more than LEAST_RISE and LEAST_SPREADS times the larger spread of its ends."""
-        rise = self.rise(gap)
-        noise = max(self.spread[gap.low_row], self.spread[gap.high_row])
-        return rise > LEAST_RISE * self.seconds[gap.low_row] and rise > LEAST_SPREADS * noise
+        """True when the gap rises by more than LEAST_RISE and LEAST_SPREADS times its spread.
+
+        Few repeats may agree by chance: the spread is that of its ends, at least the usual one of the whole curve.
+        """
+        rise, base_s = self.rise(gap), self.seconds[gap.low_row]
+        usual = float(np.median([self.spread[row] / self.seconds[row] for row in self.seconds]))
+        noise = max(self.spread[gap.low_row], self.spread[gap.high_row], usual * base_s)
+        return rise > LEAST_RISE * base_s and rise > LEAST_SPREADS * noise
 
     def rise(self, gap: Gap) -> float:
         """Seconds from one end to the other."""

@@ -45,7 +45,7 @@ def assemble(
         requests=np.array(counts, np.int64),
         batch=batch.costs if batch is not None else None,
         spread_s=np.array([[spread(log.verify(cell)) for cell in line] for line in cells]),
-        steps=pinned_steps(base, log.curve(contexts[0])),
+        steps=pinned_steps(base, log.curve(contexts)),
         mean_gains=mean_gains,
         identity=identity,
         dtype=dtype,

@@ -45,6 +45,8 @@ class Request:
     error: DraftwoodError | None = None
     policy_memory: Any = None
     """The request half of its policy's state."""
+    plain_next: bool = False
+    """The next round drafts nothing: the last one met drafted rows that were not finite."""
     submitted_s: float = 0.0
     first_token_s: float | None = None
     finished_s: float | None = None

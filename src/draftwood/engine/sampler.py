@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -46,13 +47,20 @@ class Log:
         """(k,) seconds of the target forward."""
         return np.array([sample.verify_s for sample in self.samples.get(cell, ())])
 
-    def curve(self, context: int) -> Curve:
-        """Medians and spreads of lone requests at one context."""
-        cells = [cell for cell in self.samples if cell.context == context and cell.requests == 1]
+    def curve(self, contexts: Sequence[int]) -> Curve:
+        """Medians and spreads of lone requests over rows, both the mean over `contexts`: steps hold at all."""
+        rows = [row for row, at in self._single() if at == contexts[0]]
+        full = [row for row in rows if all(self.count(Cell(row, at)) for at in contexts)]
+        parts = {row: [self.verify(Cell(row, at)) for at in contexts] for row in full}
+        noise = 1.0 / math.sqrt(len(contexts))
         return Curve(
-            {cell.rows: float(np.median(self.verify(cell))) for cell in cells},
-            {cell.rows: spread(self.verify(cell)) for cell in cells},
+            {row: float(np.mean([np.median(part) for part in found])) for row, found in parts.items()},
+            {row: noise * float(np.mean([spread(part) for part in found])) for row, found in parts.items()},
         )
+
+    def _single(self) -> list[tuple[int, int]]:
+        """Rows and context of every cell of a lone request."""
+        return [(cell.rows, cell.context) for cell in self.samples if cell.requests == 1]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -126,7 +134,7 @@ class Sampler:
         self._wanted = dict.fromkeys(cells, plan.repeats)
         if not self._sweeps(cells):
             return False
-        while plan.bisect and (rows := rows_to_add(plan.rows, self._log.curve(plan.contexts[0]))):
+        while plan.bisect and (rows := rows_to_add(plan.rows, self._log.curve(plan.contexts))):
             fresh = [Cell(row, context) for row in rows for context in plan.contexts]
             self._wanted |= dict.fromkeys(fresh, plan.repeats)
             if not self._sweeps(fresh):

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..core import DraftBlock, Pack, RoundRecord, Segment, Visibility
+from ..core import DraftBlock, DraftTree, Pack, RoundRecord, Segment, Visibility
 from ..cost.rounds import RoundCosts
 from ..draft.base import Drafter, DraftRequest
 from ..errors import CostError, NonFiniteLogitsError
 from ..policy import Policy, RoundOutcome
-from ..policy.batch import Member, allocate
+from ..policy.batch import Member, allocate, draft_wishes
 from ..tree.grow import grow as grow_tree
 from ..tree.grow import root_tree
 from ..tree.layout import positions, visibility
@@ -55,13 +55,17 @@ def schedule(state: EngineState) -> list[Job]:
 
 def draft(state: EngineState, jobs: list[Job]) -> DraftBlock | None:
     """One drafter pass for all rounds whose policy wants one; None when there are none."""
-    wanted: list[DraftRequest] = []
+    able = [job for job in jobs if job.is_round and job.max_depth > 0]
     for job in jobs:
-        request = job.request
-        if job.is_round and request.policy.needs_costs:
-            job.costs = _costs(state, request.policy, 0)
-        if job.max_depth == 0 or not request.policy.wants_draft(state.policy_state(request), job.costs):
+        if job.is_round and job.request.policy.needs_costs:
+            job.costs = _costs(state, job.request.policy, 0)
+    pairs = [(job.request.policy, state.policy_state(job.request)) for job in able]
+    wishes = draft_wishes(pairs, partial(_costs, state), default=state.config.shared_policy)
+    wanted: list[DraftRequest] = []
+    for job, wish in zip(able, wishes, strict=True):
+        if not wish:
             continue
+        request = job.request
         job.draft_index = len(wanted)
         limit = state.target.spec.context_limit
         block_size = min(request.block_size, limit - request.context_len)
@@ -172,8 +176,9 @@ def walk(jobs: list[Job], forward: Forward) -> None:
         try:
             verdict = walk_tree(job.tree, logits, job.request.choose, int(job.pos[0 if job.is_round else -1]))
         except NonFiniteLogitsError as error:
-            job.request.error = error
+            _set_back(job, job.tree, error)
             continue
+        job.request.plain_next = False
         if job.is_round:
             job.path = verdict.path
         job.new_tokens = (*(int(token) for token in job.tree.token[verdict.path[1:]]), verdict.pending)
@@ -189,7 +194,7 @@ def commit(state: EngineState, jobs: list[Job], forward: Forward) -> None:
         if request.policy.drafts and forward.taps is not None:
             rows = forward.taps[tap : tap + len(job.token_ids)]
             tap += len(job.token_ids)
-            if state.drafter is not None and request.error is None:
+            if state.drafter is not None and request.error is None and len(job.path):
                 whole = len(job.path) == len(rows)
                 state.drafter.commit(request.id, rows if whole else rows[torch.from_numpy(job.path).to(rows.device)])
 
@@ -206,7 +211,7 @@ def deliver(state: EngineState, jobs: list[Job]) -> list[Request]:
         delivered = _append(request, job.new_tokens)
         if request.first_token_s is None and delivered:
             request.first_token_s = now_s
-        if was_round and request.error is None:
+        if was_round and job.new_tokens:
             _record(state, job, context=context, delivered=delivered, predicted_s=predicted_s)
         if request.error is not None:
             request.finish_reason = "error"
@@ -277,10 +282,23 @@ def _draft_finite(drafter: Drafter, jobs: list[Job], wanted: list[DraftRequest],
     return drafter.draft(finite, candidates) if finite else None
 
 
+def _set_back(job: Job, tree: DraftTree, error: NonFiniteLogitsError) -> None:
+    """End the request, or decide the round again without drafts.
+
+    A drafted row that is not finite spoils rows that do not see it, for a masked NaN is still 0 * NaN in a product.
+    Plain decoding never met that row, so only a round of the root alone tells whether the text itself is at fault.
+    """
+    if not (job.is_round and tree.num_nodes):
+        job.request.error = error
+        return
+    job.request.plain_next = True
+    job.path = np.empty(0, dtype=np.int64)
+
+
 def _round_job(state: EngineState, request: Request) -> Job:
     """The pending token; how deep a tree may reach follows from tokens, context and block left."""
     depth = 0
-    if request.policy.drafts and state.drafter is not None:
+    if request.policy.drafts and state.drafter is not None and not request.plain_next:
         room = state.target.spec.context_limit - request.context_len
         depth = max(0, min(request.block_size - 1, request.remaining_tokens - 1, room - 1))
     return Job(
@@ -327,8 +345,8 @@ def _costs(state: EngineState, policy: Policy, extra_rows: int) -> RoundCosts:
 
 
 def _predicted_s(state: EngineState, jobs: list[Job]) -> float | None:
-    """Predicted seconds of this step under the profile; None without one."""
-    if state.costs is None or state.load is None:
+    """Predicted seconds of this step under the profile; None without one, and where no round will read them."""
+    if state.costs is None or state.load is None or not any(job.is_round for job in jobs):
         return None
     rows = sum(len(job.token_ids) for job in jobs)
     return state.costs.predicted_s(state.load, rows, sum(job.draft_index is not None for job in jobs))

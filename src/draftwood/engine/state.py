@@ -73,4 +73,3 @@ class EngineState:
             width = len(self.tap_layers) * spec.hidden_size
             self.taps = torch.empty(max(rows, 64), width, dtype=spec.dtype, device=spec.device)
         return self.taps[:rows]
-

@@ -86,13 +86,15 @@ def draft_wishes(
 ) -> list[bool]:
     """Return for each (policy, state) whether it wants a draft this round.
 
-    Requests that share decide together, on their merged state: one pass serves them all.
+    Requests that share decide together, on their merged state: one pass serves them all. One alone decides by itself.
     """
     sharers = [at for at, (policy, _) in enumerate(requests) if policy.shares]
+    if len(sharers) == 1:
+        sharers = []
     wishes = [
         policy.wants_draft(state, costs(policy, 0) if policy.needs_costs and costs is not None else None)
-        for policy, state in requests
-        if not policy.shares
+        for at, (policy, state) in enumerate(requests)
+        if at not in sharers
     ]
     if sharers:
         leader = _leader(default, requests[sharers[0]][0])
