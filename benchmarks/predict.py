@@ -19,7 +19,7 @@ from draftwood import Engine
 from draftwood.bench.prompts import BUNDLED_SETS, load_prompts
 from draftwood.core import RoundRecord
 from draftwood.cost import CostProfile
-from draftwood.engine.measure import MeasureOptions, measure_profile
+from draftwood.engine.measuring.profile import MeasureOptions, measure_profile
 
 BAR = 0.10
 ARMS: tuple[tuple[str, dict[str, Any]], ...] = (

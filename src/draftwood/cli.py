@@ -10,7 +10,17 @@ from collections.abc import Sequence
 
 import typer
 
-from . import cli_bench, cli_demo, cli_generate, cli_profile, cli_record, cli_replay, cli_show, cli_simulate, cli_version
+from . import (
+    cli_bench,
+    cli_demo,
+    cli_generate,
+    cli_profile,
+    cli_record,
+    cli_replay,
+    cli_show,
+    cli_simulate,
+    cli_version,
+)
 from .cli_io import ReaderGone, complain, drop_stdout, flush_stdout, prepare_streams
 from .errors import DraftwoodError, UsageError
 

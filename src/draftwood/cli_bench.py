@@ -312,10 +312,15 @@ def _methods(engine: Engine, load: LoadOptions, path: Path | None) -> dict[str, 
 
     if path is None:
         return {}
+    from .target.source import fetch_folder, resolve_model
+
+    folder = resolve_model(load.model).drafter
+    if load.drafter is not None:
+        folder = fetch_folder(resolve_model(load.drafter), "drafter")
     codec = engine.codec
     pair = Pair(
         model=load.model,
-        drafter=load.drafter,
+        drafter=None if folder is None else str(folder),
         target=getattr(engine.state.target, "model", None),
         tokenizer=None if codec is None else codec.tokenizer,
         dtype=engine.dtype_name,

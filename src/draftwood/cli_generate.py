@@ -18,6 +18,7 @@ from .cli_load import (
     ModelArgument,
     ProfileOption,
     StaleOption,
+    Switch,
     ThreadsOption,
     at_least_one,
     check_pair,
@@ -50,10 +51,27 @@ BlockOption = Annotated[
 CandidatesOption = Annotated[
     int | None, typer.Option("--candidates", parser=integer, metavar="K", help="Candidates per depth.")
 ]
+MaxNodesOption = Annotated[
+    int | None, typer.Option("--max-nodes", parser=integer, metavar="N", help="Largest tree (cost-aware policies).")
+]
+RateOption = Annotated[
+    str | None, typer.Option("--rate", metavar="RATE", help="Price of a second (auto): local, mixed or fixed.")
+]
+FixedRateOption = Annotated[
+    float | None, typer.Option("--fixed-rate", parser=number, metavar="R", help="Tokens per second of --rate fixed.")
+]
+CalibrationOption = Annotated[
+    Switch | None, typer.Option("--calibration", help="Map scores to observed hit rates (auto).")
+]
+SkippingOption = Annotated[
+    Switch | None, typer.Option("--skipping", help="Leave out drafting where it has not paid (auto).")
+]
 TemperatureOption = Annotated[
     float, typer.Option("--temperature", parser=number, metavar="T", help="0 is greedy; above 0 samples exactly.")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", parser=integer, metavar="N", help="Seed of sampling.")]
+SeedOption = Annotated[
+    int | None, typer.Option("--seed", parser=integer, metavar="N", help="Seed of sampling; default: a fresh one.")
+]
 MaxTokensOption = Annotated[
     int, typer.Option("--max-tokens", parser=at_least_one, metavar="N", help="Longest answer in tokens.")
 ]
@@ -71,8 +89,13 @@ def generate(
     budget: BudgetOption = None,
     block_size: BlockOption = None,
     candidates: CandidatesOption = None,
+    max_nodes: MaxNodesOption = None,
+    rate: RateOption = None,
+    fixed_rate: FixedRateOption = None,
+    calibration: CalibrationOption = None,
+    skipping: SkippingOption = None,
     temperature: TemperatureOption = 0.0,
-    seed: SeedOption = 0,
+    seed: SeedOption = None,
     max_tokens: MaxTokensOption = 256,
     raw: RawOption = False,
     system: SystemOption = None,
@@ -87,7 +110,16 @@ def generate(
 ) -> None:
     """Decode PROMPT with MODEL and stream the text."""
     load = LoadOptions(model, drafter, dtype.value, device, threads, profile, allow_stale_profile, live_costs)
-    policy_options = {"budget": budget, "candidates": candidates}
+    policy_options = {
+        "budget": budget,
+        "candidates": candidates,
+        "max_nodes": max_nodes,
+        "rate": rate,
+        "fixed_rate": fixed_rate,
+        "calibration": None if calibration is None else calibration is Switch.ON,
+        "skipping": None if skipping is None else skipping is Switch.ON,
+    }
+    given = {name: value for name, value in policy_options.items() if value is not None}
     request: dict[str, Any] = {
         "policy": policy or (DEFAULT_POLICY if budget is None else BUDGET_POLICY),
         "max_tokens": max_tokens,
@@ -96,10 +128,10 @@ def generate(
         "raw": raw,
         "system": None if system is None else read_argument(system, "--system"),
         "block_size": block_size,
-        **{name: value for name, value in policy_options.items() if value is not None},
+        **given,
     }
     text = read_prompt(prompt)
-    check_request(text, request, load)
+    check_request(text, request, given, load)
     with stdout_for_results() as results:
         with waiting_for(f"loading {model}"):
             engine = load_engine(load)
@@ -111,7 +143,7 @@ def generate(
             _stream(engine, text, request, results)
 
 
-def check_request(prompt: str, request: dict[str, Any], load: LoadOptions) -> None:
+def check_request(prompt: str, request: dict[str, Any], policy_options: dict[str, Any], load: LoadOptions) -> None:
     """Refuse what can be refused before a model is loaded. Raises UsageError."""
     from .core import Sampling
     from .policy import POLICIES, make_policy
@@ -119,8 +151,8 @@ def check_request(prompt: str, request: dict[str, Any], load: LoadOptions) -> No
     if not prompt:
         raise UsageError("prompt is empty: expected at least one character")
     name = request["policy"]
-    make_policy(name, **{key: request[key] for key in ("budget", "candidates") if key in request})
-    Sampling(request["temperature"], request["seed"])
+    make_policy(name, **policy_options)
+    Sampling(request["temperature"], request["seed"] or 0)
     if request["block_size"] is not None and not POLICIES[name].drafts:
         raise UsageError(f"--block-size {request['block_size']} is not used by policy {name!r}, which never drafts")
     if request["raw"] and request["system"] is not None:
@@ -136,6 +168,7 @@ def as_object(generation: Generation) -> dict[str, Any]:
         "prompt_tokens": generation.prompt_tokens,
         "finish_reason": generation.finish_reason,
         "policy": generation.policy,
+        "seed": generation.seed,
         "prefill_s": generation.prefill_s,
         "decode_s": generation.decode_s,
         "rounds": [{"rows": record.rows, "committed": record.committed} for record in generation.rounds],

@@ -55,6 +55,13 @@ def number(text: str) -> float:
         raise typer.BadParameter(f"{text!r} is not a number") from error
 
 
+class Switch(str, Enum):
+    """A part that can be turned on or off."""
+
+    ON = "on"
+    OFF = "off"
+
+
 ModelArgument = Annotated[
     str,
     typer.Argument(metavar="MODEL", help="A Hugging Face id, a local folder, a .gguf file or demo:smollm2."),

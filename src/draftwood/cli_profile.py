@@ -70,7 +70,7 @@ def profile(
     """Measure what a round of MODEL and its drafter costs on this machine, and write it to FILE."""
     path = writable(output, ".json")
     picture = None if plot is None else writable(plot, ".png")
-    from .engine.measure import MeasureOptions, measure_profile
+    from .engine.measuring.profile import MeasureOptions, measure_profile
 
     partial = path.with_name(path.name + PARTIAL)
     options = MeasureOptions(

@@ -40,7 +40,10 @@ def refuse_loading(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def write_sets(folder: Path) -> list[str]:
     """Two sets of prompts that the tiny codec knows."""
-    rows: dict[str, list[dict[str, Any]]] = {"first": [{"prompt": "p0"}, {"prompt": "p1"}], "second": [{"prompt": "p2"}]}
+    rows: dict[str, list[dict[str, Any]]] = {
+        "first": [{"prompt": "p0"}, {"prompt": "p1"}],
+        "second": [{"prompt": "p2"}],
+    }
     for name, lines in rows.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return [str(folder / f"{name}.jsonl") for name in rows]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -85,7 +85,7 @@ class KnowingDrafter:
         return thrown(self.vocab, self.candidates, (self.dice[request.request], request.context_len, depth), true)
 
 
-@lru_cache(maxsize=None)
+@cache
 def thrown(vocab: int, candidates: int, dice: tuple[int, ...], true: int) -> np.ndarray:
     """Distinct ids (candidates,), the true token (none when negative) where the dice put it."""
     rng = np.random.default_rng(dice)

@@ -24,7 +24,7 @@ class Pair:
 
     model: str
     drafter: str | None
-    """Folder or name of the drafter, None for the bundled one."""
+    """Local folder of the drafter; None without one."""
     target: Any
     """The loaded model object of the target, whose weights a second handle may share; None where there is none."""
     tokenizer: Any

@@ -10,7 +10,7 @@ from .plan import CHAIN, PLAIN
 from .session import BenchRun
 from .summary import OVERALL, Line
 
-WIDTH = 132
+WIDTH = 144
 ABSENT = "-"
 
 
@@ -81,7 +81,7 @@ def text_grid(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], e
     from rich.table import Table
 
     style = box.SIMPLE_HEAD if encoding.lower().startswith("utf") else box.ASCII
-    grid = Table(box=style, title=title, title_justify="left", padding=(0, 1, 0, 0))
+    grid = Table(box=style, padding=(0, 1, 0, 0))
     for at, heading in enumerate(heads):
         grid.add_column(heading, justify="left" if at == 0 else "right", no_wrap=at == 0)
     for row in rows:
@@ -89,7 +89,7 @@ def text_grid(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], e
     console = Console(width=WIDTH, color_system=None, force_terminal=False)
     with console.capture() as captured:
         console.print(grid)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
+    return "\n".join([title, *(line.rstrip() for line in captured.get().splitlines())]) + "\n"
 
 
 def markdown(run: BenchRun, facts: Mapping[str, Any]) -> str:

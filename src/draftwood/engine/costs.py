@@ -40,12 +40,17 @@ class CostModel:
         return UNCORRECTED if self.live is None else self.live.factors()
 
     def round_costs(self, load: Load, policy: Policy, *, extra_rows: int = 0) -> RoundCosts:
-        """Costs of the coming round on the policy's curve, with `extra_rows` drafted nodes already in the pack."""
+        """Costs of the coming round on the policy's curve, with `extra_rows` drafted nodes already in the pack.
+
+        Together several requests may draw as many nodes as were measured, but no fewer than one of them could.
+        """
+        base_rows = load.base_rows + extra_rows
+        measured = int(self.profile.rows[-1]) - base_rows
         return self.profile.round_cost(
-            load.base_rows + extra_rows,
+            base_rows,
             load.context,
             requests=load.requests,
-            max_nodes=policy.max_nodes * load.requests,
+            max_nodes=min(policy.max_nodes * load.requests, max(policy.max_nodes, measured)),
             curve=policy.curve,
             live=self.factors,
         )

@@ -2,109 +2,33 @@
 
 from __future__ import annotations
 
-import itertools
-import secrets
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Sequence
 from pathlib import Path
-from threading import RLock
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import torch
 
-from ..cache import KVPool
-from ..core import Sampling
-from ..cost.identity import Identity
-from ..cost.live import LiveCosts
 from ..cost.profile import CostProfile
-from ..draft.base import Drafter
-from ..errors import CostError, RequestError, UsageError
+from ..errors import RequestError, UsageError
 from ..policy import Policy, make_policy
-from ..target.base import ReferenceModel, TargetModel
-from ..target.text import StreamDecoder, TextCodec
+from ..target.base import ReferenceModel
+from ..target.text import StreamDecoder
 from ..target.threads import default_threads
-from ..tree import warm_up as warm_up_trees
-from ..verify import chooser
-from ..verify import warm_up as warm_up_choosers
-from .costs import CostModel
 from .loading import load_parts
-from .probe import probed_profile
-from .request import Generation, Limits, Piece, Request
-from .scheduler import finish, most_rows
-from .stages import STAGE_NAMES, Stages, timed
-from .state import EngineConfig, EngineState
-from .step import step
+from .measuring.probe import probed_profile
+from .request import Generation, Piece, Request
+from .service import Notify, RequestEngine, RequestOptions, drop_notice
+from .state import EngineConfig
 
 DEFAULT_POLICY = "auto"
-Notify = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class RequestOptions:
-    """How one request is decoded. Raises RequestError or UsageError for values outside their range."""
-
-    max_tokens: int = 256
-    temperature: float = 0.0
-    seed: int | None = None
-    """Makes the draw repeatable; None: a fresh one per request."""
-    completion: int = 0
-    """Index among several completions of one prompt; each draws its own noise."""
-    block_size: int | None = None
-    """Rows of a drafter block, 1 (no draft) to the checkpoint's; None: the checkpoint's."""
-    end_ids: frozenset[int] | None = None
-    """Ids that end the text; None: the model's own, the end of a chat turn included."""
-
-    def __post_init__(self) -> None:
-        if self.max_tokens < 1:
-            raise RequestError(f"max_tokens {self.max_tokens}: expected at least 1")
-        self.sampling()
-
-    def sampling(self) -> Sampling:
-        """How one request draws; without a seed a fresh one is taken from the system."""
-        seed = self.seed if self.seed is not None else secrets.randbits(63)
-        return Sampling(self.temperature, seed, self.completion)
-
-
-class Engine:
+class Engine(RequestEngine):
     """Decodes requests with a target, a drafter and a policy per request.
 
     Safe to call from several threads: steps are taken one at a time and advance every request.
     """
-
-    def __init__(
-        self,
-        target: TargetModel,
-        drafter: Drafter | None = None,
-        *,
-        codec: TextCodec | None = None,
-        config: EngineConfig | None = None,
-        profile: CostProfile | None = None,
-        live_costs: bool = True,
-        threads: int | None = None,
-    ) -> None:
-        spec = target.spec
-        config = config or EngineConfig()
-        pool = KVPool(spec.layers, dtype=spec.dtype, device=spec.device, max_kv_rows=config.max_kv_rows)
-        self.state = EngineState(target, drafter, pool, config)
-        self.live_costs = live_costs
-        if profile is not None:
-            self.use_profile(profile, live_costs=live_costs)
-        self.identity: Identity | None = None
-        """Whose costs a profile of this engine holds; known after `load`."""
-        self.cache_dir: Path | None = None
-        """Where measured costs are kept; None: nowhere."""
-        self.notify: Notify = _drop
-        """Receives one-line notices."""
-        self.codec = codec
-        self.threads = threads or torch.get_num_threads()
-        self._stages = Stages()
-        self._ids = itertools.count()
-        self._lock = RLock()
-        warm_up_trees()
-        warm_up_choosers()
 
     @classmethod
     def load(
@@ -137,7 +61,7 @@ class Engine:
         threads = threads or default_threads()
         torch.set_num_threads(threads)
         costs = CostProfile.load(profile) if isinstance(profile, str | Path) else profile
-        cache_dir, notify = cache_dir or Path.home() / ".cache" / "draftwood", notify or _drop
+        cache_dir, notify = cache_dir or Path.home() / ".cache" / "draftwood", notify or drop_notice
         parts = load_parts(
             model, drafter, dtype=dtype, device=device, attention=attention, cache_dir=cache_dir, notify=notify
         )
@@ -156,25 +80,6 @@ class Engine:
         engine.identity, engine.cache_dir, engine.notify = parts.identity, cache_dir, notify
         return engine
 
-    @property
-    def has_drafter(self) -> bool:
-        """True when policies that draft can run."""
-        return self.state.drafter is not None
-
-    @property
-    def dtype_name(self) -> str:
-        """`float32`, `bfloat16`, ..."""
-        return str(self.state.target.spec.dtype).removeprefix("torch.")
-
-    @property
-    def device_name(self) -> str:
-        """Device of the target."""
-        return str(self.state.target.spec.device)
-
-    def use_profile(self, profile: CostProfile, *, live_costs: bool = True) -> None:
-        """Choose by these costs from now on; `live_costs` follows the machine while decoding."""
-        self.state.costs = CostModel(profile, LiveCosts() if live_costs else None)
-
     def ensure_costs(self, notify: Notify | None = None) -> CostProfile:
         """Return the profile in use; without one take the cached probe of this identity or measure it (20 s at most).
 
@@ -187,63 +92,6 @@ class Engine:
             costs = self.state.costs
             assert costs is not None
             return costs.profile
-
-    def reset_policies(self) -> None:
-        """Forget what policies and the live correction learned from earlier requests: the next one starts afresh."""
-        with self._lock:
-            self.state.policy_shared.clear()
-            costs = self.state.costs
-            if costs is not None and costs.live is not None:
-                costs.live = LiveCosts()
-
-    @contextmanager
-    def replacing_stages(self, change: Callable[[Stages], Stages]) -> Iterator[None]:
-        """Run steps with `change(stages)` instead of the stages: how a recorder or a clock looks inside a step."""
-        with self._lock:
-            former = self._stages
-            self._stages = change(former)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._stages = former
-
-    def submit(self, prompt_ids: Sequence[int], policy: Policy, options: RequestOptions) -> Request:
-        """Queue a request of token ids. Raises RequestError; other requests are untouched."""
-        request = self._request(prompt_ids, policy, options)
-        with self._lock:
-            self.state.waiting.append(request)
-        return request
-
-    def step(self, *, timing: bool = False) -> list[Request]:
-        """Advance every running request; returns those that took part (none when idle).
-
-        With `timing` the last round of each gets its seconds by stage; on a device this waits after every stage.
-        """
-        with self._lock:
-            if not (self.state.running or self.state.waiting):
-                return []
-            seconds: dict[str, float] = {}
-            stages = timed(self._stages, seconds, STAGE_NAMES if timing else ("draft",))
-            start_s = perf_counter()
-            requests = step(self.state, stages)
-            self._learn_costs(requests, seconds.get("draft", 0.0), perf_counter() - start_s)
-            for request in requests:
-                if timing and request.rounds and not request.rounds[-1].seconds:
-                    request.rounds[-1] = replace(request.rounds[-1], seconds=dict(seconds))
-            return requests
-
-    def abort(self, request: Request) -> None:
-        """End a request now and free what it owns; does nothing when it has ended."""
-        with self._lock:
-            if request.finished:
-                return
-            request.finish_reason = "abort"
-            request.finished_s = perf_counter()
-            if request in self.state.waiting:
-                self.state.waiting.remove(request)
-            else:
-                finish(self.state, request)
 
     def generate(
         self,
@@ -331,44 +179,6 @@ class Engine:
         top = torch.topk(logits, 2).values
         return float(top[0] - top[1]), float(top[0])
 
-    def check_integrity(self) -> None:
-        """Assert that the pools' bookkeeping is consistent."""
-        self.state.pool.check_integrity()
-
-    def _request(self, prompt_ids: Sequence[int], policy: Policy, options: RequestOptions) -> Request:
-        """A checked request that is not queued yet."""
-        prompt = self._checked_prompt(prompt_ids)
-        drafter = self.state.drafter
-        if policy.drafts and drafter is None:
-            raise RequestError(f"policy {policy.name!r} needs a drafter: name one with --drafter (drafter=), or use ar")
-        if policy.needs_costs and self.state.costs is None:
-            raise CostError(f"policy {policy.name!r} needs costs: give a profile, or call ensure_costs first")
-        end_ids = options.end_ids if options.end_ids is not None else self._end_ids(raw=False)
-        sampling = options.sampling()
-        request = Request(
-            id=next(self._ids),
-            prompt_ids=prompt,
-            sampling=sampling,
-            limits=Limits(options.max_tokens, end_ids),
-            policy=policy,
-            choose=chooser(sampling),
-            block_size=self._block_size(options.block_size, policy),
-            submitted_s=perf_counter(),
-        )
-        rows, limit = most_rows(self.state, request), self.state.config.max_kv_rows
-        if limit is not None and rows >= limit:
-            raise RequestError(f"request may need {rows} KV rows: expected at most {limit - 1}, the size of the pool")
-        return request
-
-    def _learn_costs(self, requests: Sequence[Request], draft_s: float, step_s: float) -> None:
-        """Let the live correction see a step in which every request had a round."""
-        costs, load = self.state.costs, self.state.load
-        last = [request.rounds[-1] for request in requests if request.rounds]
-        if costs is None or load is None or len(last) < load.requests:
-            return
-        rows, drafted = sum(record.rows for record in last), sum(record.drafted for record in last)
-        costs.learn(load, rows, drafted, draft_s=draft_s, step_s=step_s)
-
     def _pieces(self, request: Request) -> Generator[Piece, None, None]:
         """Queue a request and follow it; an iterator that is never started queues nothing."""
         decoder = StreamDecoder(self.codec) if self.codec is not None else None
@@ -413,11 +223,6 @@ class Engine:
             raise RequestError("prompt '': expected at least one character")
         return self.codec.encode(prompt, raw=raw, system=system)
 
-    def _end_ids(self, *, raw: bool) -> frozenset[int]:
-        if self.codec is None:
-            return frozenset()
-        return frozenset(self.codec.raw_end_ids if raw else self.codec.end_ids)
-
     def _policy(self, policy: str | Policy, options: dict[str, Any]) -> Policy:
         if isinstance(policy, str):
             unmeasured = make_policy(policy, **options)
@@ -429,33 +234,3 @@ class Engine:
         if policy.needs_costs and self.state.drafter is not None:
             self.ensure_costs()
         return policy
-
-    def _checked_prompt(self, prompt_ids: Sequence[int]) -> np.ndarray:
-        prompt = np.asarray(prompt_ids, dtype=np.int64)
-        spec = self.state.target.spec
-        if prompt.ndim != 1 or len(prompt) == 0:
-            raise RequestError("prompt of 0 tokens: expected at least one")
-        if len(prompt) > spec.context_limit:
-            raise RequestError(f"prompt of {len(prompt)} tokens: expected at most {spec.context_limit}")
-        outside = prompt[(prompt < 0) | (prompt >= spec.embedding_rows)]
-        if len(outside):
-            raise RequestError(f"prompt token id {outside[0]}: expected 0 to {spec.embedding_rows - 1}")
-        return prompt
-
-    def _block_size(self, block_size: int | None, policy: Policy) -> int:
-        drafter = self.state.drafter
-        if drafter is None:
-            if block_size is not None:
-                raise RequestError(f"block_size {block_size}: there is no drafter to use it")
-            return 1
-        if block_size is None:
-            return drafter.block_size
-        if not policy.drafts:
-            raise RequestError(f"block_size {block_size}: policy {policy.name!r} does not use it")
-        if not 1 <= block_size <= drafter.block_size:
-            raise RequestError(f"block_size {block_size}: expected 1 to {drafter.block_size}")
-        return block_size
-
-
-def _drop(message: str) -> None:
-    """A notice that nobody asked for."""

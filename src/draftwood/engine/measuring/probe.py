@@ -7,16 +7,16 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from ..cost.profile import CostProfile
-from ..errors import CostError
+from ...cost.profile import CostProfile
+from ...errors import CostError
+from ..identity import identity_key
 from .assemble import assemble
-from .identity import identity_key
-from .measure import MeasureOptions, measure_gains, new_stand
 from .plan import PROBE_CONTEXT, fitting_contexts, probe_plan
+from .profile import MeasureOptions, measure_gains, new_stand
 from .sampler import Log, Sampler
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from ..engine import Engine
 
 PROBE_SECONDS = 20.0
 PROBE_NODES = 64

@@ -16,7 +16,7 @@ from draftwood.engine import Engine
 from draftwood.engine import engine as engine_module
 from draftwood.engine.identity import folder_digest, identity_key, identity_of, model_digest
 from draftwood.engine.loading import Parts
-from draftwood.engine.probe import PROBE_SECONDS, PROFILES, probed_profile
+from draftwood.engine.measuring.probe import PROBE_SECONDS, PROFILES, probed_profile
 from draftwood.errors import CostError, RequestError, UsageError
 from draftwood.policy import make_policy
 from draftwood.target.source import ModelSource

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..cost.steps import Curve, rows_to_add
-from ..errors import CostError
+from ...cost.steps import Curve, rows_to_add
+from ...errors import CostError
 from .plan import Plan
 from .stand import Cell, Sample
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..core import MAX_NODES
-from ..errors import UsageError
+from ...core import MAX_NODES
+from ...errors import UsageError
 from .stand import Cell, largest_context
 
 TILE_ROWS = (1, 2, 4, 8, 9, 16, 17, 32, 33, 48, 64, 65, 96, 97, 128, 129, 192, 256, 257, 384, 512, 768, 1024)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..cost import schema
-from ..cost.identity import Identity
-from ..cost.profile import CostProfile
-from ..errors import CostError, UsageError
+from ...cost import schema
+from ...cost.identity import Identity
+from ...cost.profile import CostProfile
+from ...errors import CostError, UsageError
 from .assemble import assemble
 from .gains import collect_gains, encoded_prompts
 from .plan import (
@@ -31,7 +31,7 @@ from .sampler import Log, Report, Sampler
 from .stand import Stand
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from ..engine import Engine
 
 CPU_NODES, DEVICE_NODES = 64, 512
 PARTIAL_SCHEMA = 1

@@ -11,18 +11,18 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import torch
 
-from ..cache import KVPool
-from ..core import Sampling
-from ..cost.rounds import RoundCosts
-from ..draft.base import Drafter
-from ..policy import PolicyState, RoundOutcome
-from ..target.base import TargetModel
-from ..verify import chooser
-from .request import Limits, Request
-from .scheduler import finish
-from .stages import Stages, timed
-from .state import EngineConfig, EngineState
-from .step import step
+from ...cache import KVPool
+from ...core import Sampling
+from ...cost.rounds import RoundCosts
+from ...draft.base import Drafter
+from ...policy import PolicyState, RoundOutcome
+from ...target.base import TargetModel
+from ...verify import chooser
+from ..request import Limits, Request
+from ..scheduler import finish
+from ..stages import Stages, timed
+from ..state import EngineConfig, EngineState
+from ..step import step
 
 CANDIDATES = 16
 

@@ -16,12 +16,20 @@ from draftwood.core import Visibility
 from draftwood.cost import CostProfile, Identity
 from draftwood.cost.steps import Curve, pinned_steps, rows_to_add
 from draftwood.engine import Engine, RequestOptions
-from draftwood.engine.assemble import assemble
-from draftwood.engine.gains import bundled_prompts, mean_sorted
-from draftwood.engine.measure import MeasureOptions, load_partial, measure_profile
-from draftwood.engine.plan import Plan, coarse_first, fitting_contexts, full_plan, grid_rows, probe_plan, quick_plan
-from draftwood.engine.sampler import Log, Sampler, disturbances, spread
-from draftwood.engine.stand import Cell, Sample, Stand, drift
+from draftwood.engine.measuring.assemble import assemble
+from draftwood.engine.measuring.gains import bundled_prompts, mean_sorted
+from draftwood.engine.measuring.plan import (
+    Plan,
+    coarse_first,
+    fitting_contexts,
+    full_plan,
+    grid_rows,
+    probe_plan,
+    quick_plan,
+)
+from draftwood.engine.measuring.profile import MeasureOptions, load_partial, measure_profile
+from draftwood.engine.measuring.sampler import Log, Sampler, disturbances, spread
+from draftwood.engine.measuring.stand import Cell, Sample, Stand, drift
 from draftwood.errors import CostError, UsageError
 from draftwood.policy import make_policy
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from .. import __version__
-from ..cost.identity import Identity
-from ..cost.profile import CostProfile
-from ..cost.steps import pinned_steps
-from ..cost.tables import BatchCosts
-from ..errors import CostError
+from ... import __version__
+from ...cost.identity import Identity
+from ...cost.profile import CostProfile
+from ...cost.steps import pinned_steps
+from ...cost.tables import BatchCosts
+from ...errors import CostError
 from .plan import Plan
 from .sampler import Log, disturbances, spread
 from .stand import Cell, Sample
