@@ -70,7 +70,7 @@ class FakeEngine:
         ]
         return SimpleNamespace(
             text=prompt, token_ids=ids, prompt_tokens=len(prompt), finish_reason="stop", policy=policy,
-            prefill_s=float("nan"), decode_s=0.5, rounds=rounds,
+            seed=11, prefill_s=float("nan"), decode_s=0.5, rounds=rounds,
         )  # fmt: skip
 
 

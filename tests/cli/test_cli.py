@@ -63,7 +63,7 @@ class TestGenerate:
     def test_defaults(self, engine: FakeEngine) -> None:
         assert cli.run(["generate", DEMO, "x", "--raw"]) == 0
         assert engine.requests == [
-            {"prompts": ["x"], "policy": "auto", "block_size": None, "temperature": 0.0, "seed": 0,
+            {"prompts": ["x"], "policy": "auto", "block_size": None, "temperature": 0.0, "seed": None,
              "max_tokens": 256, "system": None, "raw": True}
         ]  # fmt: skip
 
@@ -74,7 +74,7 @@ class TestGenerate:
         result = json.loads(captured.out)
         assert result == {
             "text": "né", "token_ids": [110, 233, 2], "prompt_tokens": 2, "finish_reason": "stop", "policy": "auto",
-            "prefill_s": None, "decode_s": 0.5, "rounds": [{"rows": 17, "committed": 1}] * 2,
+            "seed": 11, "prefill_s": None, "decode_s": 0.5, "rounds": [{"rows": 17, "committed": 1}] * 2,
         }  # fmt: skip
         assert "a library talks" in captured.err
 
