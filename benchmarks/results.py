@@ -277,7 +277,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3, help="repeats of the five arms")
     parser.add_argument("--profile", type=Path, default=None, help="cost profile; default: the start-up probe")
     parser.add_argument("--allow-stale-profile", action="store_true")
-    parser.add_argument("--methods", type=Path, default=ROOT / "examples" / "transformers_methods.py")
+    parser.add_argument("--methods", default=ROOT / "examples" / "transformers_methods.py")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=None)

@@ -12,7 +12,7 @@ from draftwood.bench.replays import ReplayLine
 from draftwood.bench.runner import Sample
 from draftwood.bench.session import BenchRun
 from draftwood.bench.stats import rate_ratio
-from draftwood.bench.summary import OVERALL
+from draftwood.bench.summary import OVERALL, counted
 from draftwood.bench.tables import cells, groups, headings, markdown_table, notes, number
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
@@ -112,7 +112,10 @@ def _auto_bounds(samples: Sequence[Sample]) -> str:
     fixed = next(sample.row for sample in samples if sample.row.startswith("ddtree"))
     parts = []
     for base in (fixed, "ar", "chain"):
-        found = rate_ratio(columns("auto"), columns(base))
+        tokens, seconds, base_tokens, base_s = counted(np.stack([*columns("auto"), *columns(base)]))
+        if not len(tokens):
+            continue
+        found = rate_ratio((tokens, seconds), (base_tokens, base_s))
         parts.append(f"auto over {base}: {found.value:.3f}, 95 % {found.low:.3f} to {found.high:.3f}")
     return "- " + "\n- ".join(parts)
 

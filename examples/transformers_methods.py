@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,14 @@ import torch
 from safetensors.torch import load_file
 from transformers import GenerationConfig
 
-from draftwood.bench.methods import Pair
+from draftwood.bench.methods import Method, Pair
 
 LOOKUP_TOKENS = 10
 # Names in a DFlash checkpoint -> names in transformers' class; all others agree.
 RENAMED = {"fc.weight": "encoder.fc.weight", "hidden_norm.weight": "encoder.output_norm_enc.weight"}
 
 
-def prepare(pair: Pair) -> dict[str, Callable[[list[int], int], list[int]]]:
+def prepare(pair: Pair) -> dict[str, Method]:
     """The methods that this pair allows; what is left out is said."""
     handle = second_handle(pair.target)
     methods = {
@@ -48,9 +47,7 @@ def second_handle(model: Any) -> Any:
     return handle
 
 
-def decoder(
-    model: Any, pair: Pair, assistant_model: Any = None, **options: Any
-) -> Callable[[list[int], int], list[int]]:
+def decoder(model: Any, pair: Pair, assistant_model: Any = None, **options: Any) -> Method:
     """Greedy `generate` with these options as a method."""
     ends = list(pair.end_ids) or None
     more = {} if assistant_model is None else {"assistant_model": assistant_model}

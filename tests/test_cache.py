@@ -159,15 +159,15 @@ def test_growth_in_the_middle_keeps_rows_and_splits_extents() -> None:
     pool.open(1, 4)
     write(pool, pool.reserve(0, 4), np.arange(1, 5))
     pool.commit(0, np.arange(4))
-    write(pool, pool.reserve(1, 3), np.arange(50, 53))
-    pool.commit(1, np.arange(3))
+    write(pool, pool.reserve(1, 4), np.arange(50, 54))  # up to the last row of the pool
+    pool.commit(1, np.arange(4))
     extents = pool.reserve(0, 6)  # request 1 lies behind, so the new rows are elsewhere
     assert len(pool.prefix(0) + extents) >= 2 and extents[0].start_kv > 8
     pool.check_integrity()
     write(pool, extents, np.arange(10, 16))
     pool.commit(0, np.array([1, 3, 5]))
     assert stored(pool, 0) == [[1, 2, 3, 4, 11, 13, 15]] * 3
-    assert stored(pool, 1) == [[50, 51, 52]] * 3
+    assert stored(pool, 1) == [[50, 51, 52, 53]] * 3
 
 
 def test_a_path_over_two_extents() -> None:

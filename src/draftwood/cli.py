@@ -12,6 +12,7 @@ import typer
 
 from . import (
     cli_bench,
+    cli_check,
     cli_demo,
     cli_generate,
     cli_profile,
@@ -43,6 +44,7 @@ app.command("bench")(cli_bench.bench)
 app.command("record")(cli_record.record)
 app.command("replay")(cli_replay.replay)
 app.command("show")(cli_show.show)
+app.command("check")(cli_check.check)
 app.command("version")(cli_version.version)
 
 

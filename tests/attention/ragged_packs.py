@@ -44,10 +44,10 @@ class Case:
 
 
 def random_tree(rng: np.random.Generator, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Depths (rows,) and visibility (rows, rows) of a random tree, parents first."""
+    """Depths (rows,) and visibility (rows, rows) of a random tree, parents first, deeper than the windows of tests."""
     depth, visible = np.zeros(rows, np.int64), np.eye(rows, dtype=bool)
     for row in range(1, rows):
-        parent = int(rng.integers(0, row))
+        parent = int(rng.integers(max(0, row - 3), row))
         depth[row] = depth[parent] + 1
         visible[row] |= visible[parent]
     return depth, visible
@@ -80,7 +80,7 @@ def make_case(
                 pool.commit(request, np.arange(rows))
     segments, pos, row = [], [], 0
     for request, kind in enumerate(kinds):
-        rows = int(rng.integers(1, 9))
+        rows = int(rng.integers(1, 15))
         depth, visible = random_tree(rng, rows)
         offset = depth if kind is Visibility.ANCESTORS else np.arange(rows)
         segments.append(

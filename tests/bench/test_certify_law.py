@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from check_world import engine_for, units
 from families import VOCAB, family
-from test_check import engine_for, units
 
 from draftwood.bench import certify_law
 from draftwood.bench.certify_law import (

@@ -99,7 +99,7 @@ def test_every_position_trace_replays_any_policy(every_position: Trace, case: st
 
 def test_every_position_text_is_transformers_own(every_position: Trace) -> None:
     for index, unit in enumerate(units()):
-        assert every_position.output(index).tolist() == text_of(unit)
+        assert every_position.output(index).tolist() == text_of(unit.prompt_ids)
         assert len(every_position.rounds_of(index)) == TOKENS - 1
     assert every_position.rounds.logp.shape == (3 * (TOKENS - 1), 7, 64)
     # The drafter offers 16 candidates; the rest has no probability.
@@ -117,7 +117,7 @@ def test_a_batch_records_the_same_rounds(every_position: Trace) -> None:
 
 def test_text_cut_at_a_stop() -> None:
     unit = units()[0]
-    text = text_of(unit)
+    text = text_of(unit.prompt_ids)
     stop = text[17]
     at = text.index(stop)
     options = RecordOptions(max_tokens=TOKENS, end_ids=frozenset([stop]))

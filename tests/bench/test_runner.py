@@ -63,7 +63,8 @@ class TestOrder:
     def test_rows_take_turns_on_every_prompt(self) -> None:
         order = [(turn.unit.prompt_id, turn.row, turn.repeat) for turn in turns(panel(repeats=2), units())]
         assert order[:6] == [
-            ("p0", "ar", 0), ("p0", "chain", 0), ("p0", "auto", 0), ("p1", "chain", 0), ("p1", "auto", 0), ("p1", "ar", 0),
+            ("p0", "ar", 0), ("p0", "chain", 0), ("p0", "auto", 0),
+            ("p1", "chain", 0), ("p1", "auto", 0), ("p1", "ar", 0),
         ]  # fmt: skip
         assert len(order) == len(set(order)) == 3 * 3 * 2
 
@@ -121,7 +122,7 @@ class TestSamples:
         samples = measure(engine(), panel("ar,chain", (4,)))
         for sample in samples:
             unit = next(unit for unit in units() if unit.prompt_id == sample.prompt_id)
-            assert sample.token_ids == text_of(unit) and sample.finish == "length"
+            assert sample.token_ids == text_of(unit.prompt_ids) and sample.finish == "length"
             assert sum(sample.committed) == len(sample.token_ids) - 1
             assert sample.prefill_s > 0 and sample.decode_s > 0
             assert 0 < sample.first_draft_s < sample.decode_s

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from draftwood.bench.runner import Sample
 from draftwood.bench.summary import OVERALL, Line, Verdicts, line_json, summarise_panel
 from draftwood.errors import UsageError
 
+CHAIN: dict[str, Any] = {"committed": [2, 1], "rows": [4, 2], "drafted": [True, False]}
 PANEL = Panel("", rows_of(["ar", "chain", "auto"], []), max_tokens=4)
 
 
@@ -33,7 +35,7 @@ def two_prompts(set_name: str = "a") -> list[Sample]:
     for prompt, plain_s in (("p", 3.0), ("q", 1.5)):
         made += [
             sample("ar", prompt, plain_s, set_name=set_name),
-            sample("chain", prompt, plain_s / 2, set_name=set_name, committed=[2, 1], rows=[4, 2], drafted=[True, False]),
+            sample("chain", prompt, plain_s / 2, set_name=set_name, **CHAIN),
             sample("auto", prompt, plain_s / 3, set_name=set_name, committed=[3], rows=[6], drafted=[True]),
         ]  # fmt: skip
     return made

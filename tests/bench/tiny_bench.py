@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from families import VOCAB, family, healthy_prompt
+from families import VOCAB, family, healthy
 from stub_drafter import KnowingDrafter
 
 from draftwood.bench.units import Unit
@@ -21,12 +21,14 @@ LENGTHS = (5, 23, 12)
 
 def units(set_name: str = "toy", lengths: Sequence[int] = LENGTHS) -> list[Unit]:
     """Prompts of the tiny Llama whose greedy text is varied and never near a tie."""
-    return [Unit(set_name, f"p{i}", healthy_prompt("llama", "float64", n, TOKENS)) for i, n in enumerate(lengths)]
+    return [Unit(set_name, f"p{i}", healthy("llama", "float64", n, TOKENS)[0]) for i, n in enumerate(lengths)]
 
 
-def text_of(unit: Unit) -> list[int]:
-    """What transformers' own greedy generation appends."""
-    return family("llama", "float64").texts[unit.prompt_ids]
+def text_of(prompt_ids: Sequence[int]) -> list[int]:
+    """What transformers' own greedy generation appends to a prompt of `units`, known by its length."""
+    prompt, text = healthy("llama", "float64", len(prompt_ids), TOKENS)
+    assert prompt == tuple(prompt_ids)
+    return list(text)
 
 
 class ReadingDrafter(KnowingDrafter):
@@ -37,7 +39,7 @@ class ReadingDrafter(KnowingDrafter):
 
     def __init__(self, known: Sequence[Unit]) -> None:
         super().__init__(VOCAB)
-        self.known = {len(unit.prompt_ids): [*unit.prompt_ids, *text_of(unit)] for unit in known}
+        self.known = {len(unit.prompt_ids): [*unit.prompt_ids, *text_of(unit.prompt_ids)] for unit in known}
 
     def commit(self, request: int, taps: object) -> None:
         if request not in self.texts:

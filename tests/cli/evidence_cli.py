@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tiny_bench import engine, profile
@@ -40,12 +39,9 @@ def refuse_loading(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def write_sets(folder: Path) -> list[str]:
     """Two sets of prompts that the tiny codec knows."""
-    rows: dict[str, list[dict[str, Any]]] = {
-        "first": [{"prompt": "p0"}, {"prompt": "p1"}],
-        "second": [{"prompt": "p2"}],
-    }
-    for name, lines in rows.items():
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows = {"first": ["p0", "p1"], "second": ["p2"]}
+    for name, prompts in rows.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in prompts))
     return [str(folder / f"{name}.jsonl") for name in rows]
 
 

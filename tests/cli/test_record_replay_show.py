@@ -174,8 +174,7 @@ class TestShow:
         assert page.count("<template") > 3 and "ddtree budget=7" in page
 
     def test_text_of_the_page_is_the_generation(self, tmp_path: Path) -> None:
-        from families import family
-        from tiny_bench import engine, units
+        from tiny_bench import engine, text_of, units
 
         from draftwood.bench.show import watch_generation
         from draftwood.engine import RequestOptions
@@ -185,7 +184,7 @@ class TestShow:
         unit = units()[1]
         options = RequestOptions(24, end_ids=frozenset())
         shown = watch_generation(made, unit.prompt_ids, make_policy("ddtree", budget=7), options)
-        text = "".join(chr(33 + token) for token in family("llama", "float64").texts[unit.prompt_ids][:24])
+        text = "".join(chr(33 + token) for token in text_of(unit.prompt_ids)[:24])
         assert shown.first_text + "".join(item.text for item in shown.rounds) == text
         for item in shown.rounds:
             assert item.tree is not None and item.tree.num_rows == item.rows

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from drafter_pair import tiny_config, tiny_tensors, write_checkpoint
-from families import HIDDEN, LAYERS, VOCAB, Family, family, healthy_prompt
+from families import HIDDEN, LAYERS, VOCAB, Family, family, healthy
 from stub_drafter import KnowingDrafter, Watched
 
 from draftwood.core import Sampling
@@ -63,8 +63,7 @@ def greedy_wanted(name: str, dtype: str, shape: Sequence[tuple[int, int, int]]) 
     """Requests of `shape` whose texts are transformers' own greedy ones."""
     wanted = []
     for dice, (length, tokens, arrival) in enumerate(shape):
-        prompt = healthy_prompt(name, dtype, length, tokens)
-        wanted.append(Wanted(prompt, family(name, dtype).texts[prompt], arrival, dice))
+        wanted.append(Wanted(*healthy(name, dtype, length, tokens), arrival, dice))
     return wanted
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -41,6 +41,7 @@ CONTEXT_LIMIT = 128
 LAYERS = 3
 HIDDEN = 32
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 # A text is used only if its closest decision is this far from a tie, as a share of the largest logit.
 HEALTHY_GAP = 1e-3
 
@@ -86,7 +87,6 @@ class Family:
     target: HFTarget
     reference: PreTrainedModel
     exact: PreTrainedModel
-    texts: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
 
     @torch.inference_mode()
     def logits(self, rows: list[list[int]]) -> torch.Tensor:
@@ -124,7 +124,9 @@ def family(name: str, dtype: str) -> Family:
     torch.manual_seed(sorted(FAMILIES).index(name))
     config = FAMILIES[name]()
     config._experts_implementation = "eager"
-    reference = AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype], attn_implementation="eager").eval()
+    reference = AutoModelForCausalLM.from_config(
+        config, dtype=(DTYPES | HALF)[dtype], attn_implementation="eager"
+    ).eval()
     with torch.no_grad():
         for weight_name, weight in reference.named_parameters():
             if weight_name.endswith(("norm.weight", "layernorm.weight")):  # all ones or zeros would hide a wrong norm
@@ -136,17 +138,13 @@ def family(name: str, dtype: str) -> Family:
 
 
 @cache
-def healthy_prompt(name: str, dtype: str, length: int, tokens: int, seed: int = 0) -> tuple[int, ...]:
-    """A prompt of `length` tokens whose greedy text of `tokens` is varied and never near a tie; the first of its kind.
-
-    Its text is stored in `Family.texts`.
-    """
+def healthy(name: str, dtype: str, length: int, tokens: int) -> tuple[tuple[int, ...], list[int]]:
+    """The first prompt of `length` tokens whose greedy text is varied and never near a tie, and that text."""
     made = family(name, dtype)
     for attempt in range(200):
-        rng = np.random.default_rng([length, seed, attempt])
+        rng = np.random.default_rng([length, attempt])
         prompt = tuple(int(token) for token in rng.integers(0, VOCAB, length))
         text, gap = made.greedy(prompt, tokens)
         if gap >= HEALTHY_GAP and len(set(text)) >= min(6, tokens // 2):
-            made.texts[prompt] = text
-            return prompt
+            return prompt, text
     raise AssertionError(f"{name} {dtype}: no prompt of {length} tokens has a healthy text of {tokens}")

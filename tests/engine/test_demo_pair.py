@@ -27,6 +27,11 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """Takes the place of the folder's: this model is large enough for all threads."""
+
+
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
     """The demo pair in float32, its conversion cached where the command line keeps it."""

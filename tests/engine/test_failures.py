@@ -199,6 +199,10 @@ BAD_PROMPTS: list[tuple[Any, str]] = [
     ([1] * (CONTEXT_LIMIT + 1), f"prompt of {CONTEXT_LIMIT + 1} tokens: expected at most {CONTEXT_LIMIT}"),
     ([1, VOCAB], f"prompt token id {VOCAB}: expected 0 to {VOCAB - 1}"),
     ([1, -1], f"prompt token id -1: expected 0 to {VOCAB - 1}"),
+    ([1, 2**70], f"prompt token id {2**70}: expected 0 to {VOCAB - 1}"),
+    ([1, 2.5], "prompt token id 2.5: expected an integer"),
+    (["1"], "prompt token id '1': expected an integer"),
+    ([[1, 2], [3]], "prompt token id [1, 2]: expected an integer"),
     ("text", "this engine has no tokenizer: give token ids"),
 ]
 
@@ -254,6 +258,12 @@ def test_policies_need_their_parts() -> None:
     assert play.engine.step() == []
 
 
+@pytest.mark.parametrize("name", ["prefill_chunk", "max_requests", "max_kv_rows"])
+def test_an_engine_needs_room(name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} 0: expected at least 1"):
+        EngineConfig(**{name: 0})
+
+
 def test_a_refused_request_leaves_running_ones_alone() -> None:
     play = Play()
     text = list(range(10, 50))
@@ -267,4 +277,6 @@ def test_a_refused_request_leaves_running_ones_alone() -> None:
 
 
 def test_errors_have_one_root() -> None:
+    for kind in (CostError, RequestError):
+        assert issubclass(kind, UsageError)
     assert issubclass(NonFiniteLogitsError, DraftwoodError) and not issubclass(NonFiniteLogitsError, UsageError)

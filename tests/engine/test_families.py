@@ -6,19 +6,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from decoding import (
     POLICY_CASES,
     RAGGED,
     SAMPLED,
     SOLO,
     Outcome,
+    Wanted,
     greedy_wanted,
     knowing,
     random_drafter,
     run,
     sampled_wanted,
 )
-from families import DTYPES, FAMILIES, family
+from families import DTYPES, FAMILIES, HALF, family
 from stub_drafter import share_above_rank_0
 
 from draftwood.core import Sampling
@@ -90,3 +92,23 @@ def test_policies_mix_in_one_batch(name: str) -> None:
     done = run(made, knowing(), ["ddtree64", "ar", "chain", "ddtree7", "ddtree1"], wanted)
     assert_lossless(done)
     assert done[1].mean_committed == 1.0 and done[0].mean_committed > 2.0
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("name", ["qwen3", "gemma2", "gpt_oss"])
+def test_half_precision_differs_near_ties_only(name: str, dtype: str, tmp_path: Path) -> None:
+    made = family(name, dtype)
+    drafter = random_drafter(tmp_path, made)
+    prompts = [tuple(range(3 + start, 15 + 2 * start)) for start in range(5)]
+    texts = {}
+    for case in ("ar", "ddtree64"):
+        done = run(made, drafter, [case], [Wanted(prompt, [0] * 24, 0, 0) for prompt in prompts])
+        texts[case] = [one.request.token_ids for one in done]
+    for prompt, plain, tree in zip(prompts, texts["ar"], texts["ddtree64"], strict=True):
+        assert len(tree) == 24
+        if plain == tree:
+            continue
+        at = next(index for index in range(24) if plain[index] != tree[index])
+        top = made.target.native_logits([*prompt, *plain[:at]])[-1].double().topk(2).values
+        assert top[0] - top[1] < 8 * torch.finfo(HALF[dtype]).eps * max(1.0, abs(float(top[0])))
+    assert sum(plain == tree for plain, tree in zip(texts["ar"], texts["ddtree64"], strict=True)) >= 2

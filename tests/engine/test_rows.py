@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from decoding import Outcome, Wanted, greedy_wanted, knowing, policy_case, run
-from families import CONTEXT_LIMIT, FAMILIES, HIDDEN, LAYERS, Family, family
+from families import CONTEXT_LIMIT, FAMILIES, HIDDEN, LAYERS, VOCAB, Family, family
 from stub_drafter import KnowingDrafter, Watched
 from transformers import DynamicCache
 
@@ -98,7 +98,7 @@ def test_pool_and_taps_equal_a_sequential_run(name: str) -> None:
     def compare(engine: Engine, done: list[Outcome]) -> None:
         nonlocal compared
         for one in done:
-            if one.request.finished or one.request.in_prefill or len(one.request.rounds) % 3 != 1:
+            if one.request.finished or one.request.in_prefill or not one.request.rounds:
                 continue
             length = one.request.context_len
             text = [*one.wanted.prompt, *one.wanted.text][:length]
@@ -114,8 +114,11 @@ def test_pool_and_taps_equal_a_sequential_run(name: str) -> None:
             assert (taps - expected).abs().max() < 1e-9
             compared += 1
 
-    run(made, drafter, ["ddtree64", "ddtree7", "chain"], greedy_wanted(name, "float64", SHORT), after_step=compare)
-    assert compared >= 6
+    done = run(made, drafter, ["ddtree64"], greedy_wanted(name, "float64", SHORT), after_step=compare)
+    assert compared >= 10
+    # Paths that are no prefix of their rows, with more rounds behind them, are what can go wrong.
+    paths = [outcome.path for one in done for outcome in one.outcomes[:-1]]
+    assert sum(not np.array_equal(path, np.arange(len(path))) for path in paths) >= 3
 
 
 @torch.inference_mode()
@@ -140,8 +143,7 @@ def test_never_a_position_beyond_the_context_limit(case: str) -> None:
     wanted = []
     for length in range(CONTEXT_LIMIT - 20, CONTEXT_LIMIT + 1):
         # The last token of a full context is decided at position limit - 1 and stands at position limit.
-        prompt, tokens = long_prompt(made, length), CONTEXT_LIMIT - length + 1
-        wanted.append(Wanted(prompt, made.texts[prompt][:tokens], 0, length))
+        wanted.append(long_wanted(made, length, CONTEXT_LIMIT - length + 1))
     drafter = knowing()
     done = run_unbounded(watched, drafter, case, wanted)
     assert [one.request.token_ids for one in done] == [one.text for one in wanted]
@@ -167,9 +169,7 @@ def run_unbounded(made: Family, drafter: KnowingDrafter, case: str, wanted: list
     return done
 
 
-def long_prompt(made: Family, length: int) -> tuple[int, ...]:
-    """A prompt near the limit; float64 needs no healthy gap."""
-    rng = np.random.default_rng(length)
-    prompt = tuple(int(token) for token in rng.integers(0, 64, length))
-    made.texts[prompt] = made.greedy(prompt, CONTEXT_LIMIT - length + 1)[0]
-    return prompt
+def long_wanted(made: Family, length: int, tokens: int) -> Wanted:
+    """A prompt near the limit with its greedy text; float64 needs no healthy gap."""
+    prompt = tuple(int(token) for token in np.random.default_rng(length).integers(0, VOCAB, length))
+    return Wanted(prompt, made.greedy(prompt, tokens)[0], 0, length)

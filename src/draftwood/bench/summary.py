@@ -244,17 +244,17 @@ def _speed(cells: Sequence[_Cell], how: Bootstrap) -> Interval | None:
     columns: list[np.ndarray] = []
     for cell in cells:
         prompts = list(dict.fromkeys(sample.prompt_id for sample in cell.samples))
-        counted = np.zeros((2, len(prompts)))
+        sums = np.zeros((2, len(prompts)))
         for sample in cell.samples:
-            counted[:, prompts.index(sample.prompt_id)] += _decode(sample)
-        columns.append(counted)
-    tokens, seconds = _counted(np.concatenate(columns, axis=1))
+            sums[:, prompts.index(sample.prompt_id)] += _decode(sample)
+        columns.append(sums)
+    tokens, seconds = counted(np.concatenate(columns, axis=1))
     return stats.ratio_of_sums(tokens, seconds, how) if len(tokens) else None
 
 
 def _time(cells: Sequence[_Cell], how: Bootstrap) -> Interval | None:
     """Milliseconds per token; the mean of the sets."""
-    columns = [tuple(_counted(np.stack(cell.columns))) for cell in cells]
+    columns = [tuple(counted(np.stack(cell.columns))) for cell in cells]
     if not all(len(tokens) for tokens, _ in columns):
         return None
     return stats.mean_over_sets(lambda sums: 1e3 * sums[1] / sums[0], columns, how)
@@ -268,13 +268,13 @@ def _against(
     for cells in sets.values():
         if base not in cells or not (cells[label].comparable and cells[base].comparable):
             return None
-        pairs.append(tuple(_counted(np.stack([*cells[label].columns, *cells[base].columns]))))
+        pairs.append(tuple(counted(np.stack([*cells[label].columns, *cells[base].columns]))))
     if not all(len(columns[0]) for columns in pairs):
         return None
     return stats.mean_over_sets(lambda sums: (sums[0] / sums[1]) / (sums[2] / sums[3]) - minus, pairs, how)
 
 
-def _counted(columns: np.ndarray) -> np.ndarray:
+def counted(columns: np.ndarray) -> np.ndarray:
     """(columns, prompts) without the prompts that decoded nothing: prefill's token ended their text."""
     kept: np.ndarray = columns[:, np.all(columns > 0, axis=0)]
     return kept

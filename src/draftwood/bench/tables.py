@@ -41,7 +41,7 @@ def cells(line: Line) -> tuple[str, ...]:
 
 
 def notes(lines: Sequence[Line], floor: Floor | None) -> list[str]:
-    """What stands under a table: the floor of plain decoding, the oracle budget, the sign tests."""
+    """What stands under a table: the floor of plain decoding, the oracle budget, sign tests, verification."""
     found = []
     plain = next((line for line in lines if line.row.policy == PLAIN), None)
     if floor is not None and plain is not None and plain.ms_per_token is not None:
@@ -62,6 +62,9 @@ def notes(lines: Sequence[Line], floor: Floor | None) -> list[str]:
     ]
     if tests:
         found.append("prompts won:lost against ar (sign test): " + ", ".join(tests))
+    verify = [f"{line.row.label} {1e3 * line.stage_s['verify']:.2f}" for line in lines if "verify" in line.stage_s]
+    if verify:
+        found.append("ms of a verification, stages timed apart: " + ", ".join(verify))
     return found
 
 

@@ -175,7 +175,8 @@ class Engine(RequestEngine):
         target = self.state.target
         if not isinstance(target, ReferenceModel):
             raise UsageError("this target has no attention of its own to compare with")
-        logits = target.native_logits([*prompt_ids, *output_ids])[-1].double()
+        with self._lock:  # the model's attention is switched meanwhile
+            logits = target.native_logits([*prompt_ids, *output_ids])[-1].double()
         top = torch.topk(logits, 2).values
         return float(top[0] - top[1]), float(top[0])
 

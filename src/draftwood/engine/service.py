@@ -221,16 +221,17 @@ class RequestEngine:
         return frozenset(self.codec.raw_end_ids if raw else self.codec.end_ids)
 
     def _checked_prompt(self, prompt_ids: Sequence[int]) -> np.ndarray:
-        prompt = np.asarray(prompt_ids, dtype=np.int64)
         spec = self.state.target.spec
-        if prompt.ndim != 1 or len(prompt) == 0:
+        if len(prompt_ids) == 0:
             raise RequestError("prompt of 0 tokens: expected at least one")
-        if len(prompt) > spec.context_limit:
-            raise RequestError(f"prompt of {len(prompt)} tokens: expected at most {spec.context_limit}")
-        outside = prompt[(prompt < 0) | (prompt >= spec.embedding_rows)]
-        if len(outside):
-            raise RequestError(f"prompt token id {outside[0]}: expected 0 to {spec.embedding_rows - 1}")
-        return prompt
+        if len(prompt_ids) > spec.context_limit:
+            raise RequestError(f"prompt of {len(prompt_ids)} tokens: expected at most {spec.context_limit}")
+        for token in prompt_ids:
+            if not isinstance(token, int | np.integer):
+                raise RequestError(f"prompt token id {token!r}: expected an integer")
+            if not 0 <= token < spec.embedding_rows:
+                raise RequestError(f"prompt token id {token}: expected 0 to {spec.embedding_rows - 1}")
+        return np.array(prompt_ids, dtype=np.int64)
 
     def _block_size(self, block_size: int | None, policy: Policy) -> int:
         drafter = self.state.drafter

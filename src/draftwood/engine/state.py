@@ -9,6 +9,7 @@ import torch
 
 from ..cache import KVPool
 from ..draft.base import Drafter
+from ..errors import UsageError
 from ..policy import Policy, PolicyState
 from ..policy.batch import Sharing
 from ..target.base import TargetModel
@@ -30,6 +31,12 @@ class EngineConfig:
     """How cost-aware requests divide a round."""
     shared_policy: Policy | None = None
     """The policy of shared allocations; None: that of the first request that shares."""
+
+    def __post_init__(self) -> None:
+        for name in ("prefill_chunk", "max_requests", "max_kv_rows"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} {value}: expected at least 1")
 
 
 @dataclass(slots=True)

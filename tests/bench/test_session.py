@@ -1,0 +1,87 @@
+"""A bench from engine to lines; the gate's view of near-ties, greedy and sampled."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from families import family
+from made_samples import sample
+from tiny_bench import TOKENS, engine, text_of, units
+
+from draftwood.bench.plan import Panel, rows_of
+from draftwood.bench.session import BenchOptions, explain_with, reference_answer, run_bench
+from draftwood.engine import Engine, RequestOptions
+from draftwood.errors import UsageError
+from draftwood.policy import make_policy
+from draftwood.verify import chooser
+
+
+def test_greedy_gap_is_the_models_own() -> None:
+    unit = units()[0]
+    shared = text_of(unit.prompt_ids)[:5]
+    explain = explain_with(engine(), Panel("", rows_of([], [])), [unit])
+    logits = family("llama", "float64").logits([[*unit.prompt_ids, *shared]])[0, -1]
+    top = torch.topk(logits, 2).values.tolist()
+    gap, largest = explain(sample("x", "p0", 1.0, set_name="toy"), shared)
+    assert gap == pytest.approx(top[0] - top[1], rel=1e-6) and largest == pytest.approx(top[0], rel=1e-6)
+
+
+def test_sampled_gap_is_how_far_the_logit_must_move() -> None:
+    """Lowering the drawn token's logit by a little more than the gap changes the draw; by a little less does not."""
+    unit, made = units()[0], engine()
+    panel = Panel("", rows_of([], []), temperature=0.7, seeds=(11,))
+    shared = text_of(unit.prompt_ids)[:5]
+    gap, _ = explain_with(made, panel, [unit])(sample("x", "p0", 1.0, set_name="toy", seed=11), shared)
+    ids = [*unit.prompt_ids, *shared]
+    logits = family("llama", "float64").logits([ids])[0, -1:]
+    draw = chooser(RequestOptions(2, 0.7, 11).sampling())
+    position = np.array([len(ids)])
+    drawn = int(draw(logits, position)[0])
+    moved = logits.clone()
+    moved[0, drawn] -= gap * 0.999
+    assert int(draw(moved, position)[0]) == drawn
+    moved[0, drawn] -= gap * 0.002
+    assert int(draw(moved, position)[0]) != drawn
+
+
+def test_a_broken_row_is_called_different(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = engine()
+    real = Engine.result
+
+    def broken(self: Engine, request: object) -> object:
+        generation = real(self, request)  # type: ignore[arg-type]
+        if generation.policy == "chain":
+            generation.token_ids[7] = (generation.token_ids[7] + 1) % 64
+        return generation
+
+    monkeypatch.setattr(Engine, "result", broken)
+    panel = Panel("", rows_of(["chain"], [4]), max_tokens=TOKENS)
+    ended: list[int] = []
+    run = run_bench(
+        made, [panel], units(), BenchOptions(end_ids=frozenset(), measure_floor=False),
+        set_ended=lambda found: ended.append(len(found.lines[""])),
+    )  # fmt: skip
+    found = {line.row.label: line for line in run.lines[""]}
+    assert found["chain"].output == "different" and found["chain"].speedup_over_ar is None
+    assert found["ddtree 4"].output == "identical" and found["ddtree 4"].speedup_over_ar is not None
+    assert found["ddtree 4"].gain_over_chain is None and ended == [6]
+    assert run.floor is None and "floor_ms_per_token" not in run.to_json()[0]
+
+
+def test_reference_answers_are_plain_text() -> None:
+    made = engine(codec=True)
+    unit = units()[2]
+    ids = text_of(unit.prompt_ids)[:TOKENS]
+    ids = ids[: ids.index(40)] if 40 in ids else ids
+    assert reference_answer(made, TOKENS)(unit.prompt_ids) == "".join(chr(33 + token) for token in ids)
+    assert made.state.pool.requests == ()
+
+
+def test_rows_that_cannot_run_are_refused_before_any_does() -> None:
+    panel = Panel("", rows_of(["auto"], []), max_tokens=TOKENS)
+    with pytest.raises(UsageError, match="give --profile"):
+        run_bench(engine(), [panel], units(), BenchOptions())
+    with pytest.raises(UsageError, match="no prompts"):
+        run_bench(engine(), [Panel("", rows_of([], []))], [], BenchOptions(measure_floor=False))
+    assert make_policy("ar").drafts is False
