@@ -9,7 +9,7 @@ Parts, each kept in the work folder as it ends, so that an interrupted run goes 
   costs    predicted against measured seconds of the rounds of auto
 
 Without --prompts it takes 20 prompts of each set of the project's own, and the page says so. Shrink it with --limit,
---tokens, --widths, --arm-prompts and --repeats.
+--tokens, --widths, --sweep-prompts, --arm-prompts and --repeats.
 """
 
 from __future__ import annotations
@@ -135,12 +135,13 @@ def report(study: Study) -> str:
     best = _best_budget(replays["lines"])
     engine.use_profile(profile)
     adaptive = ["ar", "chain", "caddtree", "auto"]
-    sweep, _ = _bench(study, profile, "sweep", rows_of(adaptive, study.widths), study.units)
-    few = [unit for prompts in study.sets for unit in _first(study.units, prompts.name, args.arm_prompts, study.sets)]
+    some = _some(study, args.sweep_prompts)
+    sweep, _ = _bench(study, profile, "sweep", rows_of(adaptive, study.widths), some)
+    few = _some(study, args.arm_prompts)
     arms, arm_samples = _bench(study, profile, "arms", rows_of(adaptive, [best]), few, args.repeats)
     costs = study.kept("costs", lambda: _cost_errors(study, profile))
     where = provenance(engine, sys.argv, 0)
-    own = "" if args.prompts else " Prompts: 20 a set of the project's own (written for it), no public benchmark."
+    own = "" if args.prompts else f" Prompts: {args.limit or 20} a set of the project's own, no public benchmark."
     parts = [
         "## Measured on this machine",
         f"`python benchmarks/results.py{' ' + ' '.join(sys.argv[1:]) if sys.argv[1:] else ''}`.{own}",
@@ -149,7 +150,7 @@ def report(study: Study) -> str:
         "### Ablations by replay",
         page.shape_alone(replays["lines"], trace.rounds.logp.shape[1]),
         diagnosis_markdown(found),
-        "### Width sweep by wall clock",
+        f"### Width sweep by wall clock: {len(some)} prompts x {args.tokens} tokens",
         page.bench_text(sweep),
         f"### Five arms, interleaved: {args.repeats} repeats x {len(few)} prompts x {args.tokens} tokens",
         page.bench_text(arms, overall_only=True),
@@ -222,6 +223,11 @@ def _pair(study: Study) -> Pair:
     )  # fmt: skip
 
 
+def _some(study: Study, total: int) -> list[Unit]:
+    """The first prompts of every set, `total` in all."""
+    return [unit for prompts in study.sets for unit in _first(study.units, prompts.name, total, study.sets)]
+
+
 def _first(units: Sequence[Unit], name: str, total: int, sets: Sequence[PromptSet]) -> list[Unit]:
     """This set's share of `total` prompts."""
     own = [unit for unit in units if unit.set_name == name]
@@ -231,9 +237,7 @@ def _first(units: Sequence[Unit], name: str, total: int, sets: Sequence[PromptSe
 def _cost_errors(study: Study, profile: CostProfile) -> dict[str, Any]:
     """Relative errors of predicted round seconds: by the profile alone and with the live correction."""
     rule = make_policy("auto", profile=profile)
-    units = [
-        unit for prompts in study.sets for unit in _first(study.units, prompts.name, 2 * len(study.sets), study.sets)
-    ]
+    units = _some(study, 2 * len(study.sets))
     trace = record(study.engine, units, rule, RecordOptions(study.args.tokens), model=study.args.model)
     errors = []
     for at in range(trace.num_rounds):
@@ -273,12 +277,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--limit", type=int, default=None, help="prompts a set")
     parser.add_argument("--tokens", type=int, default=96, help="tokens a prompt")
     parser.add_argument("--widths", default=WIDTHS, help="fixed budgets of the sweep")
+    parser.add_argument("--sweep-prompts", type=int, default=12, help="prompts of the timed sweep, all sets together")
     parser.add_argument("--arm-prompts", type=int, default=12, help="prompts of the five arms, all sets together")
     parser.add_argument("--repeats", type=int, default=3, help="repeats of the five arms")
     parser.add_argument("--profile", type=Path, default=None, help="cost profile; default: the start-up probe")
     parser.add_argument("--allow-stale-profile", action="store_true")
     parser.add_argument("--methods", default=ROOT / "examples" / "transformers_methods.py")
-    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--dtype", default="auto")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "results", help="where parts are kept")

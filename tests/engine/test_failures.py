@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from draftwood.attention import SdpaBackend
 from draftwood.core import DraftBlock, Pack
 from draftwood.draft.base import DraftRequest
 from draftwood.engine import Engine, EngineConfig, Request, RequestOptions
+from draftwood.engine.stages import STAGE_NAMES, Stages
 from draftwood.errors import CostError, DraftwoodError, NonFiniteLogitsError, RequestError, UsageError
 from draftwood.policy import make_policy
 from draftwood.target.hf import HFTarget
@@ -192,6 +194,36 @@ def test_nan_in_a_real_drafter_names_the_request(tmp_path: Path) -> None:
     assert isinstance(request.error, NonFiniteLogitsError)
     assert str(request.error) == f"request {request.id}: drafter's scores of position 4 are not finite"
     assert drafter.pool.requests == () and engine.state.pool.requests == ()
+
+
+@pytest.mark.parametrize("name", STAGE_NAMES)
+def test_an_interrupt_leaves_the_engine_usable(name: str, tmp_path: Path) -> None:
+    """Ctrl-C after any stage of the third step: everything is given back, and the next texts are right."""
+    made = family("llama", "float64")
+    drafter = random_drafter(tmp_path, made)
+    engine = Engine(made.target, drafter)
+    prompts = [list(range(5)), list(range(9, 30))]
+    expected = [made.greedy(tuple(prompt), 12)[0] for prompt in prompts]
+
+    def interrupting(stages: Stages) -> Stages:
+        stage, calls = getattr(stages, name), itertools.count(1)
+
+        def run(*args: Any) -> Any:
+            result = stage(*args)
+            if next(calls) == 3:
+                raise KeyboardInterrupt
+            return result
+
+        return replace(stages, **{name: run})
+
+    with engine.replacing_stages(interrupting), pytest.raises(KeyboardInterrupt):
+        engine.generate(prompts, policy="ddtree", budget=7, max_tokens=12)
+    for pool in (engine.state.pool, drafter.pool):
+        pool.check_integrity()
+        assert pool.requests == () and pool.free_rows == pool.kv_rows - 1
+    assert engine.step() == []
+    results = engine.generate(prompts, policy="ddtree", budget=7, max_tokens=12)
+    assert [result.token_ids for result in results] == expected
 
 
 BAD_PROMPTS: list[tuple[Any, str]] = [

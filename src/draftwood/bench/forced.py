@@ -127,9 +127,7 @@ def _read(target: TargetModel, text: ForcedText, layers: Sequence[int]) -> tuple
     return taps.view(rows, len(layers), -1), logits.argmax(dim=-1).cpu().numpy()
 
 
-def _block_states(
-    trial: Trial, sample: Sample, places: Sequence[Position], block_size: int
-) -> Iterator[torch.Tensor]:
+def _block_states(trial: Trial, sample: Sample, places: Sequence[Position], block_size: int) -> Iterator[torch.Tensor]:
     """(1, B, h) states of each block, in the order of `places`; texts advance side by side, each context once."""
     drafter = trial.drafter
     found: dict[Position, torch.Tensor] = {}
@@ -145,7 +143,7 @@ def _block_states(
                 for place in group
             ]
             states = drafter.block_states(requests).view(len(group), block_size, -1)
-            found.update(zip(group, states.split(1), strict=True))
+            found.update(zip(group, torch.split(states, 1), strict=True))
     finally:
         for number in range(len(sample.texts)):
             drafter.release(number)
@@ -167,11 +165,11 @@ def _scores(drafter: DFlashDrafter, states: torch.Tensor, labels: np.ndarray, sa
     if isinstance(target, HFTarget):
         logits = _head_columns(target, flat, seen)  # (n, seen)
     else:
-        logits = torch.cat([target.head(part)[:, seen] for part in flat.split(_HEAD_ROWS)])
+        logits = torch.cat([target.head(part)[:, seen] for part in torch.split(flat, _HEAD_ROWS)])
     logits = logits.float()
     logp = logits.log_softmax(dim=-1).gather(1, column)[:, 0].clamp(min=MIN_LOGP)
     hit = logits.argmax(dim=-1) == column[:, 0]
-    for part in torch.nonzero(hit)[:, 0].split(_HEAD_ROWS):
+    for part in torch.split(torch.nonzero(hit)[:, 0], _HEAD_ROWS):
         hit[part] = target.head(flat[part]).argmax(dim=-1) == wanted[part]
     return Scores(hit.view(labels.shape).cpu().numpy(), logp.view(labels.shape).double().cpu().numpy())
 
