@@ -90,7 +90,8 @@ def bench_overhead(engine: Engine, args: argparse.Namespace) -> dict[str, float]
     seconds: dict[str, float] = {}
     rounds = 0
     for prompt in prompts:
-        for record in engine.generate([prompt], policy="ddtree", budget=16, max_tokens=args.tokens, timing=True)[0].rounds:
+        how = {"policy": "ddtree", "budget": 16, "max_tokens": args.tokens, "timing": True}
+        for record in engine.generate([prompt], **how)[0].rounds:
             rounds += record.drafted
             if record.drafted:
                 for name, value in record.seconds.items():
@@ -103,19 +104,14 @@ def bench_overhead(engine: Engine, args: argparse.Namespace) -> dict[str, float]
 
 def bench_plain(engine: Engine, args: argparse.Namespace) -> dict[str, float]:
     """Milliseconds per token after the first, ours and transformers' own greedy generate, best attention of each."""
-    model = engine.state.target.model
     ids = engine.codec.encode(_prompts(args)[0])
     ours, theirs = [], []
     for _ in range(6):
         generation = engine.generate([ids], policy="ar", max_tokens=args.tokens, raw=True)[0]
         ours.append(generation.decode_s / (len(generation.token_ids) - 1))
-        own = model.config._attn_implementation
-        model.set_attn_implementation("sdpa")
-        try:
-            first = _timed(lambda: _hf(model, ids, 1))
-            whole = _timed(lambda: _hf(model, ids, args.tokens))
-        finally:
-            model.set_attn_implementation(own)
+        with engine.state.target.as_shipped("sdpa") as model:
+            first = _timed(lambda model=model: _hf(model, ids, 1))
+            whole = _timed(lambda model=model: _hf(model, ids, args.tokens))
         theirs.append((whole.seconds - first.seconds) / (whole.count - 1))
     ratios = [b / a for a, b in zip(ours[1:], theirs[1:], strict=True)]
     return {

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from transformers import GenerationConfig
 
 from draftwood.bench.methods import Method, Pair
+from draftwood.linear import use_plain
 
 LOOKUP_TOKENS = 10
 # Names in a DFlash checkpoint -> names in transformers' class; all others agree.
@@ -40,10 +41,11 @@ def prepare(pair: Pair) -> dict[str, Method]:
 
 
 def second_handle(model: Any) -> Any:
-    """A copy of the model's modules around the same weights, with transformers' sdpa attention."""
+    """A copy of the modules around the same weights, with transformers' sdpa attention and torch's own products."""
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     handle = copy.deepcopy(model, shared)
     handle.set_attn_implementation("sdpa")
+    use_plain(handle)
     return handle
 
 

@@ -11,7 +11,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "draftwood"
 LAYERS = (
     {"core", "errors"},
-    {"tree", "cost", "verify", "attention", "cache"},
+    {"tree", "cost", "verify", "attention", "cache", "linear"},
     {"policy", "draft", "target"},
     {"engine"},
     {"server", "distributed", "bench", "replay", "train"},

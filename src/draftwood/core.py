@@ -132,9 +132,7 @@ class DraftTree:
     def prefix(self, num_nodes: int) -> DraftTree:
         """The best tree of at most `num_nodes` nodes; shares memory."""
         rows = min(num_nodes, self.num_nodes) + 1
-        return DraftTree(
-            self.parent[:rows], self.token[:rows], self.depth[:rows], self.rank[:rows], self.logp[:rows]
-        )
+        return DraftTree(self.parent[:rows], self.token[:rows], self.depth[:rows], self.rank[:rows], self.logp[:rows])
 
 
 @dataclass(frozen=True, slots=True)

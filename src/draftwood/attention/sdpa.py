@@ -42,10 +42,10 @@ class SdpaPlan:
         self._dtype = dtype
         self._device = device
         self._segments = [self._resolve(segment, pack) for segment in pack.segments]
-        row_kv = np.full(len(pack.token_ids), SCRATCH_KV, dtype=np.int64)
-        for segment in pack.segments:
-            row_kv[segment.row_start : segment.row_start + segment.num_rows] = kv_index(segment.staged)
-        self._row_kv = torch.from_numpy(row_kv).to(device)
+        alone = len(pack.segments) == 1 and pack.num_rows == len(pack.token_ids)
+        self._whole = self._segments[0] if alone else None
+        """The only segment of a pack without padding, whose rows need no gathering."""
+        self._row_kv = self._staged(pack)
 
     def attend(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: AttendOptions
@@ -56,9 +56,12 @@ class SdpaPlan:
         rows.
         """
         pool_k, pool_v = self._pool.k(layer), self._pool.v(layer)
-        pool_k.index_copy_(0, self._row_kv, k.transpose(0, 1))
-        pool_v.index_copy_(0, self._row_kv, v.transpose(0, 1))
+        pool_k[self._row_kv] = k.transpose(0, 1)
+        pool_v[self._row_kv] = v.transpose(0, 1)
         num_heads, num_rows, _ = q.shape
+        if self._whole is not None:
+            keys, values = pool_k[self._whole.kv].transpose(0, 1), pool_v[self._whole.kv].transpose(0, 1)
+            return self._attend_segment(self._whole, q, keys, values, options)
         out = q.new_zeros(num_rows, num_heads, v.shape[-1])
         for segment in self._segments:
             keys = pool_k[segment.kv].transpose(0, 1)  # (G, S, E)
@@ -101,6 +104,15 @@ class SdpaPlan:
             own=own,
             two_sided=segment.visibility is Visibility.FULL,
         )
+
+    def _staged(self, pack: Pack) -> slice | torch.Tensor:
+        """Pool rows that the pack's rows write, scratch for padding."""
+        if self._whole is not None:
+            return self._kv(pack.segments[0].staged)
+        row_kv = np.full(len(pack.token_ids), SCRATCH_KV, dtype=np.int64)
+        for segment in pack.segments:
+            row_kv[segment.row_start : segment.row_start + segment.num_rows] = kv_index(segment.staged)
+        return torch.from_numpy(row_kv).to(self._device)
 
     def _kv(self, extents: tuple[Extent, ...]) -> slice | torch.Tensor:
         start, stop = extents[0].start_kv, extents[0].start_kv

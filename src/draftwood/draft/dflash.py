@@ -13,6 +13,7 @@ from ..attention.base import AttentionBackend
 from ..cache import KVPool, LayerSpec, kv_index
 from ..core import DraftBlock, Extent, Pack, Segment, Visibility
 from ..errors import ModelError, NonFiniteLogitsError, UsageError
+from ..linear import helps, use_few_rows
 from .base import DraftRequest, TargetHead, TargetSizes
 from .checkpoint import check_tensors, count_taps, load_tensors, read_header
 from .config import DFlashConfig, Notify, check_layer_ids, fill_guesses, read_config
@@ -252,7 +253,10 @@ def load_drafter(
     check_tensors(config, header)
     check_target(config, target.spec, notify)
     tensors = load_tensors(header, dtype, torch.device(device))
-    return DFlashDrafter(config, DFlashModel(config, tensors), target)
+    model = DFlashModel(config, tensors)
+    if helps(dtype, torch.device(device)):
+        use_few_rows(model)
+    return DFlashDrafter(config, model, target)
 
 
 def check_target(config: DFlashConfig, sizes: TargetSizes, notify: Notify) -> None:

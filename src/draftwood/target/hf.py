@@ -6,7 +6,8 @@ No transformers cache is involved: keys and values go from the attention call st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from ..attention import ATTENTION_NAME, AttendOptions, AttentionBackend, ensure_
 from ..cache import KVPool, LayerSpec
 from ..core import Pack, Segment, Visibility
 from ..errors import ModelError, UnsupportedError
+from ..linear import FewRowsLinear, use_few_rows, use_plain
 from .base import TargetSpec
 
 KNOWN_LAYER_TYPES = ("full_attention", "sliding_attention")
@@ -89,13 +91,23 @@ class HFTarget:
     @torch.inference_mode()
     def native_logits(self, token_ids: Sequence[int]) -> torch.Tensor:
         """Logits (T, V) of a whole text by the model's own attention: the reference of probe, check and demo."""
-        self.model.set_attn_implementation(NATIVE_ATTENTION)
-        try:
+        with self.as_shipped():
             ids = torch.tensor([list(token_ids)], device=self.spec.device)
             logits: torch.Tensor = self.model(input_ids=ids, use_cache=False).logits[0]
+        return logits
+
+    @contextmanager
+    def as_shipped(self, attention: str = NATIVE_ATTENTION) -> Iterator[PreTrainedModel]:
+        """The transformers model with its own attention and products, for the length of a `with` block."""
+        few_rows = isinstance(self._output, FewRowsLinear)
+        self.model.set_attn_implementation(attention)
+        use_plain(self.model)
+        try:
+            yield self.model
         finally:
             self.model.set_attn_implementation(ATTENTION_NAME)
-        return logits
+            if few_rows:
+                use_few_rows(self.model)
 
     def _call(self, ids: torch.Tensor, **kwargs: Any) -> Any:
         return self.model(input_ids=ids, use_cache=False, return_dict=True, **kwargs)

@@ -9,6 +9,7 @@ import torch
 
 from ..attention import AttentionBackend
 from ..errors import ModelError, UsageError
+from ..linear import helps, use_few_rows
 from .gguf import GgufFolder, open_gguf
 from .hf import HFTarget
 from .source import ModelSource, Notify, fetch_folder
@@ -64,7 +65,10 @@ def load_target(
         generation_config=model.generation_config,
         file_end_ids=end_ids,
     )
-    return LoadedTarget(HFTarget(model.to(place), backend, name=source.name), codec)
+    model = model.to(place)
+    if helps(number, place):
+        use_few_rows(model)
+    return LoadedTarget(HFTarget(model, backend, name=source.name), codec)
 
 
 def cpu_multiplies_bfloat16() -> bool:
