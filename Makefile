@@ -23,8 +23,9 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 demo: $(STAMP)
 	$(BIN)/draftwood demo $(ARGS)
 
+# One thread in each of two workers: two threads that share a core with another worker wait for each other.
 test: $(STAMP)
-	$(BIN)/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 certify: $(STAMP)
 	$(BIN)/python benchmarks/certify.py $(ARGS)

@@ -130,7 +130,7 @@ def bench_speedup(engine: Engine, args: argparse.Namespace) -> dict[str, object]
     seconds = dict.fromkeys(rows, 0.0)
     tokens, rounds, same = dict.fromkeys(rows, 0), dict.fromkeys(rows, 0), dict.fromkeys(rows, 0)
     prompts = _prompts(args)
-    for name, (policy, options) in rows.items():
+    for policy, options in rows.values():
         engine.generate(prompts[:1], policy=policy, max_tokens=8, **options)
     for prompt in prompts:
         reference: list[int] = []

@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 import torch
-from families import VOCAB, family, healthy_prompt
+from families import VOCAB, family, healthy
 from stub_drafter import KnowingDrafter
 
 from draftwood.bench.units import Unit
@@ -20,9 +20,18 @@ from draftwood.target.hf import HFTarget
 TOKENS = 24
 
 
+TEXTS: dict[tuple[int, ...], list[int]] = {}
+"""Plain texts of the prompts that `units` has made."""
+
+
 @cache
 def units(count: int = 4, tokens: int = TOKENS) -> tuple[Unit, ...]:
-    return tuple(Unit("toy", f"p{i}", healthy_prompt("llama", "float32", 5 + i, tokens, seed=9)) for i in range(count))
+    made = []
+    for index in range(count):
+        prompt, text = healthy("llama", "float32", 5 + index, tokens)
+        TEXTS[prompt] = text
+        made.append(Unit("toy", f"p{index}", prompt))
+    return tuple(made)
 
 
 class LengthDrafter(KnowingDrafter):
@@ -44,7 +53,7 @@ class LengthDrafter(KnowingDrafter):
 def engine_for(prompts: tuple[Unit, ...], dtype: str = "float32", target: HFTarget | None = None) -> Engine:
     made = family("llama", dtype)
     texts = {
-        len(unit.prompt_ids): [*unit.prompt_ids, *family("llama", "float32").texts[unit.prompt_ids]] for unit in prompts
+        len(unit.prompt_ids): [*unit.prompt_ids, *TEXTS[unit.prompt_ids]] for unit in prompts
     }
     return Engine(target or made.target, LengthDrafter(texts), config=EngineConfig(prefill_chunk=64))
 

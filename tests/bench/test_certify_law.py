@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from check_world import engine_for, units
+from check_world import TEXTS, engine_for, units
 from families import VOCAB, family
 
 from draftwood.bench import certify_law
@@ -177,7 +177,7 @@ def test_recorded_cases_are_the_engines_own_rounds() -> None:
     made = family("llama", "float32")
     for number, case in enumerate(cases):
         unit = units()[number % 4]
-        prefix = [*unit.prompt_ids, *made.texts[unit.prompt_ids][:number]]
+        prefix = [*unit.prompt_ids, *TEXTS[unit.prompt_ids][:number]]
         assert case.tree.num_nodes == certify_law.LAW_BUDGET and case.logits.shape[1] == VOCAB
         # The root of the tree is the target's token behind the prefix.
         for node in range(case.tree.num_rows):

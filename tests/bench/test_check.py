@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from check_world import TOKENS, accept_one_more, engine_for, units, walking
+from check_world import TEXTS, TOKENS, accept_one_more, engine_for, units, walking
 from families import VOCAB, family
 
 from draftwood.attention import SdpaBackend
@@ -55,10 +55,10 @@ def test_reference_is_transformers_own_generation() -> None:
     for unit in units():
         assert (
             reference.decode(unit.prompt_ids, TOKENS, frozenset(), GREEDY)
-            == family("llama", "float32").texts[unit.prompt_ids]
+            == TEXTS[unit.prompt_ids]
         )
     ids = units()[0].prompt_ids
-    text = family("llama", "float32").texts[ids]
+    text = TEXTS[ids]
     assert reference.decode(ids, TOKENS, frozenset({text[6]}), GREEDY) == text[: text.index(text[6]) + 1]
     sampling = Sampling(1.0, 3)
     assert reference.decode(ids, TOKENS, frozenset(), sampling) == family("llama", "float32").sampled(
@@ -76,7 +76,7 @@ def test_reference_stops_at_the_context_limit_like_the_engine() -> None:
 
 def test_forced_scores_by_hand() -> None:
     made, unit = family("llama", "float32"), units()[0]
-    text = made.texts[unit.prompt_ids][:6]
+    text = TEXTS[unit.prompt_ids][:6]
     output = [*text[:3], (text[3] + 1) % VOCAB, *text[4:]]
     for sampling in (GREEDY, Sampling(0.7, 11)):
         forced = Reference(made.target).forced(unit.prompt_ids, output, sampling)
@@ -138,8 +138,8 @@ class Twins:
 
     def __init__(self, prompts: tuple[Unit, ...]) -> None:
         reference = copy.deepcopy(family("llama", "float32").reference)
-        used = {token for unit in prompts for token in family("llama", "float32").texts[unit.prompt_ids]}
-        self.token = family("llama", "float32").texts[prompts[0].prompt_ids][self.INDEX]
+        used = {token for unit in prompts for token in TEXTS[unit.prompt_ids]}
+        self.token = TEXTS[prompts[0].prompt_ids][self.INDEX]
         self.twin = max(set(range(VOCAB)) - used)
         assert self.twin > self.token
         with torch.no_grad():
@@ -181,7 +181,7 @@ def test_too_many_ties_are_different() -> None:
     """More than 5 % of the prompts in float32: 2 of 21 are too many."""
     twins = Twins(many())
     lengths = {
-        len(unit.prompt_ids) for unit in many() if twins.token in family("llama", "float32").texts[unit.prompt_ids][:8]
+        len(unit.prompt_ids) for unit in many() if twins.token in TEXTS[unit.prompt_ids][:8]
     }
     assert len(lengths) >= 2
     engine = walking(engine_for(many(), target=twins.target), twins.take_twin(lengths))

@@ -16,7 +16,7 @@ from clocked import Pair, clocked_pair
 from draftwood import cli, cli_generate, cli_load, cli_profile
 from draftwood.cli_profile import time_left
 from draftwood.cost import CostProfile, CostWarning, Identity
-from draftwood.engine import measure
+from draftwood.engine.measuring import profile as measure
 
 DEMO = "demo:smollm2"
 SMALL = ["--contexts", "32", "--max-nodes", "8", "--quick"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,9 @@ def golden_states(drafter: DFlashDrafter) -> torch.Tensor:
 def test_prefix_and_shards_load_alike(tmp_path: Path, config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
     usual = golden_states(load(pair.write_checkpoint(tmp_path / "one", config, tensors)))
     prefixed = {f"model.{name}": tensor for name, tensor in tensors.items()}
-    assert torch.equal(golden_states(load(pair.write_checkpoint(tmp_path / "two", config, prefixed))), usual)
+    # Where a tensor lies in its file decides how it is aligned, and with that the last bit of a product.
+    same = partial(torch.testing.assert_close, expected=usual, rtol=1e-5, atol=1e-5)
+    same(golden_states(load(pair.write_checkpoint(tmp_path / "two", config, prefixed))))
 
     folder = tmp_path / "three"
     folder.mkdir()
@@ -80,7 +83,7 @@ def test_prefix_and_shards_load_alike(tmp_path: Path, config: dict[str, Any], te
         save_file({name: tensors[name] for name in part}, folder / file)
     index = {"weight_map": {name: file for file, part in shards.items() for name in part}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
-    assert torch.equal(golden_states(load(folder)), usual)
+    same(golden_states(load(folder)))
     (folder / "b.safetensors").unlink()
     assert "b.safetensors: no such file" in refusal(folder)
     (folder / "model.safetensors.index.json").write_text("{}", encoding="utf-8")
