@@ -14,6 +14,7 @@ from . import (
     cli_bench,
     cli_check,
     cli_demo,
+    cli_doctor,
     cli_generate,
     cli_profile,
     cli_record,
@@ -45,6 +46,7 @@ app.command("record")(cli_record.record)
 app.command("replay")(cli_replay.replay)
 app.command("show")(cli_show.show)
 app.command("check")(cli_check.check)
+app.command("doctor")(cli_doctor.doctor)
 app.command("version")(cli_version.version)
 
 

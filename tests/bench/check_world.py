@@ -52,9 +52,7 @@ class LengthDrafter(KnowingDrafter):
 
 def engine_for(prompts: tuple[Unit, ...], dtype: str = "float32", target: HFTarget | None = None) -> Engine:
     made = family("llama", dtype)
-    texts = {
-        len(unit.prompt_ids): [*unit.prompt_ids, *TEXTS[unit.prompt_ids]] for unit in prompts
-    }
+    texts = {len(unit.prompt_ids): [*unit.prompt_ids, *TEXTS[unit.prompt_ids]] for unit in prompts}
     return Engine(target or made.target, LengthDrafter(texts), config=EngineConfig(prefill_chunk=64))
 
 

@@ -53,10 +53,7 @@ def test_healthy_engine_is_identical_to_transformers(dtype: str, temperature: fl
 def test_reference_is_transformers_own_generation() -> None:
     reference = Reference(family("llama", "float32").target)
     for unit in units():
-        assert (
-            reference.decode(unit.prompt_ids, TOKENS, frozenset(), GREEDY)
-            == TEXTS[unit.prompt_ids]
-        )
+        assert reference.decode(unit.prompt_ids, TOKENS, frozenset(), GREEDY) == TEXTS[unit.prompt_ids]
     ids = units()[0].prompt_ids
     text = TEXTS[ids]
     assert reference.decode(ids, TOKENS, frozenset({text[6]}), GREEDY) == text[: text.index(text[6]) + 1]
@@ -180,9 +177,7 @@ def test_planted_tie_is_a_near_tie() -> None:
 def test_too_many_ties_are_different() -> None:
     """More than 5 % of the prompts in float32: 2 of 21 are too many."""
     twins = Twins(many())
-    lengths = {
-        len(unit.prompt_ids) for unit in many() if twins.token in TEXTS[unit.prompt_ids][:8]
-    }
+    lengths = {len(unit.prompt_ids) for unit in many() if twins.token in TEXTS[unit.prompt_ids][:8]}
     assert len(lengths) >= 2
     engine = walking(engine_for(many(), target=twins.target), twins.take_twin(lengths))
     found = check(engine, [BenchRow("ar", "ar")], prompts=many())

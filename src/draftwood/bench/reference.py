@@ -1,4 +1,4 @@
-"""The reference of a certificate: transformers' own forward, attention and cache, one token at a time."""
+"""The reference of a certificate: transformers' own forward, products, attention and cache, a token at a time."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ..attention import ATTENTION_NAME
 from ..core import Sampling
 from ..errors import UsageError
 from ..target.base import TargetModel
-from ..target.hf import NATIVE_ATTENTION, HFTarget
+from ..target.hf import HFTarget
 from ..verify import chooser
 from ..verify.uniform import position_key, uniforms
 
@@ -52,10 +51,9 @@ class Reference:
         room = self.target.spec.context_limit - len(prompt_ids) + 1
         text, output, cache = list(prompt_ids), list[int](), None
         step_ids = torch.tensor([text], device=device)
-        self.target.model.set_attn_implementation(NATIVE_ATTENTION)
-        try:
+        with self.target.as_shipped() as model:
             while len(output) < min(max_tokens, room):
-                found = self.target.model(
+                found = model(
                     input_ids=step_ids, past_key_values=cache, use_cache=True, logits_to_keep=1, return_dict=True
                 )
                 cache = found.past_key_values
@@ -65,8 +63,6 @@ class Reference:
                 if token in end_ids:
                     break
                 step_ids = torch.tensor([[token]], device=device)
-        finally:
-            self.target.model.set_attn_implementation(ATTENTION_NAME)
         return output
 
     @torch.inference_mode()
