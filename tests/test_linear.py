@@ -12,16 +12,17 @@ from draftwood.linear import MOST_ROWS, FewRowsLinear, helps, use_few_rows, use_
 @pytest.mark.parametrize("rows", [1, 2, 5, 8, 9, 15, 16, 17, MOST_ROWS, MOST_ROWS + 1])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("lead", [(), (1,)])
-def test_equals_the_definition(rows: int, bias: bool, lead: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("width", "height"), [(24, 40), (40, 24)])
+def test_equals_the_definition(rows: int, bias: bool, lead: tuple[int, ...], width: int, height: int) -> None:
     torch.manual_seed(rows)
-    layer = nn.Linear(24, 40, bias=bias, dtype=torch.float64)
-    given = torch.randn(*lead, rows, 24, dtype=torch.float64)
+    layer = nn.Linear(width, height, bias=bias, dtype=torch.float64)
+    given = torch.randn(*lead, rows, width, dtype=torch.float64)
     # The sum written out, no matrix product involved.
     expected = (given[..., None, :] * layer.weight).sum(-1) + (layer.bias if bias else 0.0)
     use_few_rows(layer)
     assert type(layer) is FewRowsLinear
     output = layer(given)
-    assert output.shape == (*lead, rows, 40) and output.is_contiguous()
+    assert output.shape == (*lead, rows, height) and output.is_contiguous()
     torch.testing.assert_close(output, expected, rtol=0, atol=1e-12)
 
 

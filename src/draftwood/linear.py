@@ -15,7 +15,8 @@ from torch import nn
 
 # Up to here the transposed product was the quicker one; longer inputs are prefill.
 MOST_ROWS = 128
-# Rows to add where the next quick product is a larger one: one row is two, 9 to 15 are 16.
+# Rows to add where the next quick product is a larger one: one row is two (of weights with more rows than columns,
+# else nothing is gained), 9 to 15 are 16.
 _PADDED = {1: 2, **dict.fromkeys(range(9, 16), 16)}
 
 
@@ -25,7 +26,7 @@ class FewRowsLinear(nn.Linear):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """(..., in_features) -> (..., out_features), contiguous."""
         rows = input.numel() // self.in_features
-        if not 1 <= rows <= MOST_ROWS:
+        if not 1 <= rows <= MOST_ROWS or (rows == 1 and self.out_features <= self.in_features):
             return F.linear(input, self.weight, self.bias)
         flat = input.reshape(rows, self.in_features)
         if rows in _PADDED:

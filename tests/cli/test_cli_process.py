@@ -73,9 +73,14 @@ def test_reader_that_was_never_there(arguments: tuple[str, ...]) -> None:
 
 
 def test_interrupt() -> None:
-    process = subprocess.Popen(
-        command("generate", DEMO, "endless"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
-    )
+    # A shell's background job starts with interrupts ignored, and its children inherit that; a terminal's does not.
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(
+            command("generate", DEMO, "endless"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+        )
+    finally:
+        signal.signal(signal.SIGINT, former)
     assert process.stdout is not None and process.stderr is not None
     assert process.stdout.read(8) == b"endless "
     process.send_signal(signal.SIGINT)

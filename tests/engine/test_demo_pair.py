@@ -36,7 +36,7 @@ def one_thread() -> None:
 def engine() -> Iterator[Engine]:
     """The demo pair in float32, its conversion cached where the command line keeps it."""
     threads = torch.get_num_threads()
-    yield Engine.load("demo:smollm2", dtype="float32", cache_dir=cache_folder(os.environ))
+    yield Engine.load("demo:smollm2", dtype="float32", threads=1, cache_dir=cache_folder(os.environ))
     torch.set_num_threads(threads)
 
 
