@@ -70,7 +70,7 @@ class Ward:
     def examine(self, drafter: DFlashDrafter, positions: int, *, baseline: bool = True, texts: int = 8) -> Diagnosis:
         known = self.baseline if baseline else None
         whole = self.sample
-        part = Sample(whole.texts[:texts], whole.layers, whole.states[:texts], whole.agrees[:texts])
+        part = Sample(whole.texts[:texts], whole.layers, whole.states[:texts], whole.agrees[:texts], whole.vocabulary)
         return examine(self.patient(drafter, baseline), part, baseline=known, positions=positions)
 
 
@@ -94,6 +94,7 @@ def test_a_good_pair_is_well(ward: Ward) -> None:
     found = ward.examine(ward.drafter, 200)
     assert (found.fault, found.tried) == (None, ())
     assert found.positions >= 200 and found.agreement > 0.99
+    assert found.shortfall is not None and abs(found.shortfall.mean) < 1e-3
     assert found.expected is not None and found.hit_rate == pytest.approx(found.expected, abs=0.02)
     assert found.hit_rate[0] > 0.4 > 5 * found.chance and found.hit_rate[0] > 2 * found.hit_rate[3]
 
@@ -159,7 +160,7 @@ def test_a_coarsely_quantised_target_is_named(ward: Ward) -> None:
     coarse = HFTarget(model, SdpaBackend(), name="three bits")
     config = ward.drafter.config
     pair = replace(ward.patient(DFlashDrafter(config, ward.drafter.model, coarse)), target=coarse)
-    sample = read_texts(coarse, ward.baseline.texts[:5], needed_layers(pair))
+    sample = read_texts(coarse, ward.baseline.texts[:5], needed_layers(pair), ward.sample.vocabulary)
     found = examine(pair, sample, baseline=ward.baseline, positions=150)
     assert found.fault == "quantised target" and "stored in 3 bits" in found.detail
     assert found.agreement < 0.9 and any("3 bits" in note for note in found.notes)
@@ -250,7 +251,7 @@ def test_positions_are_spread_and_leave_room_for_a_block() -> None:
     texts = (ForcedText(tuple(range(30)), 10), ForcedText(tuple(range(25)), 5))
     every = block_positions(texts, 7)
     assert every[0] == Position(0, 10) and every[-1] == Position(1, 17) and len(every) == 13 + 13
-    sample = Sample(texts, (), (), ())
+    sample = Sample(texts, (), (), (), ())
     assert spread_positions(sample, 7, 100) == every
     assert spread_positions(sample, 7, 13) == every[::2]
 

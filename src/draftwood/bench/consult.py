@@ -14,7 +14,7 @@ from ..target.hf import HFTarget
 from ..target.text import TextCodec
 from .baseline import Baseline, make_baseline
 from .doctor import ERRORS, POSITIONS, Diagnosis, examine, needed_layers, spread_positions
-from .forced import ForcedText, block_positions, read_texts, score
+from .forced import ForcedText, block_positions, read_texts, score, vocabulary_of
 from .prompts import BUNDLED_SETS, load_prompts
 from .suspects import PairView
 from .thinking import Measured, thinking_finding
@@ -70,7 +70,7 @@ def consult(
     advance("texts")
     texts = baseline.texts if baseline is not None else answers(engine, how)
     chosen = _enough(texts, pair.drafter.depth, how.positions)
-    sample = read_texts(pair.target, chosen, needed_layers(pair))
+    sample = read_texts(pair.target, chosen, needed_layers(pair), vocabulary_of(texts))
     found = examine(pair, sample, baseline=baseline, positions=how.positions, advance=advance)
 
     def measure(prompts: Sequence[Sequence[int]]) -> Measured:

@@ -76,7 +76,8 @@ def _cached(path: Path, engine: Engine, notify: Notify) -> CostProfile | None:
     except CostError as error:
         notify(f"the cached cost profile cannot be used ({error})")
         return None
-    return profile
+    # A probe that ran out of time before it saw a round serves every policy but `cast`: it is worth another try.
+    return profile if profile.mean_gains is not None or engine.codec is None else None
 
 
 def _keep(profile: CostProfile, path: Path, notify: Notify) -> None:

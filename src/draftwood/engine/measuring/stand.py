@@ -25,6 +25,7 @@ from ..state import EngineConfig, EngineState
 from ..step import step
 
 CANDIDATES = 16
+LEAST_GAIN_ROUNDS = 1
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -157,7 +158,7 @@ class Stand:
     ) -> list[np.ndarray]:
         """Decode `prompts` together, verifying `width` nodes, and return the sorted gains of every drafted round.
 
-        Stops early once `until()` is true.
+        Stops early once `until()` is true, but not before LEAST_GAIN_ROUNDS: without any, `cast` has no width.
         """
         seen: list[np.ndarray] = []
         requests = []
@@ -166,7 +167,7 @@ class Stand:
             policy.drafting, policy.nodes, policy.seen_gains = True, width, seen
             requests.append(self._request(np.asarray(prompt, np.int64), Limits(tokens, end_ids), policy))
         self._state.waiting += requests
-        while (self._state.waiting or self._state.running) and not until():
+        while (self._state.waiting or self._state.running) and (len(seen) < LEAST_GAIN_ROUNDS or not until()):
             step(self._state, Stages())
         for request in [*self._state.running]:
             finish(self._state, request)
