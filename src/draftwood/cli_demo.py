@@ -48,7 +48,7 @@ class Advance(Protocol):
 
 
 def demo(
-    max_tokens: MaxTokensOption = 64,
+    max_tokens: MaxTokensOption = 40,
     dtype: DtypeOption = Dtype.AUTO,
     device: DeviceOption = "cpu",
     threads: ThreadsOption = None,

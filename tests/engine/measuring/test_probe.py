@@ -89,7 +89,7 @@ class TestProbe:
     def test_takes_twenty_seconds_at_most(self, tmp_path: Path, round_s: float) -> None:
         slow = clocked_pair(tmp_path, codec=True, cost=lambda pack: round_s)
         profile = probe(slow, None, [])
-        assert slow.clock.now <= PROBE_SECONDS + 2 * round_s  # one step of rounds is drafted in any case
+        assert slow.clock.now <= PROBE_SECONDS + 8 * round_s  # prompts and one drafted step come in any case
         assert profile.rows[0] == 1 and len(profile.rows) >= 2
 
     def test_without_a_tokenizer_there_are_no_gains(self, tmp_path: Path) -> None:
