@@ -89,7 +89,8 @@ class TestProbe:
     def test_takes_twenty_seconds_at_most(self, tmp_path: Path, round_s: float) -> None:
         slow = clocked_pair(tmp_path, codec=True, cost=lambda pack: round_s)
         profile = probe(slow, None, [])
-        assert slow.clock.now <= PROBE_SECONDS + 8 * round_s  # prompts and one drafted step come in any case
+        # Prompts and one drafted step come in any case: only rounds of a second and more can exceed the box by that.
+        assert slow.clock.now <= PROBE_SECONDS + (round_s if round_s < 1.0 else 8 * round_s)
         assert profile.rows[0] == 1 and len(profile.rows) >= 2
 
     def test_without_a_tokenizer_there_are_no_gains(self, tmp_path: Path) -> None:
