@@ -32,6 +32,7 @@ from draftwood.target.threads import default_threads
 from draftwood.tree.grow import grow, warm_up
 
 FORWARDS = ("draft", "verify")
+PLAIN_PAIRS = 16
 
 
 def main() -> None:
@@ -103,24 +104,41 @@ def bench_overhead(engine: Engine, args: argparse.Namespace) -> dict[str, float]
 
 
 def bench_plain(engine: Engine, args: argparse.Namespace) -> dict[str, float]:
-    """Milliseconds per token after the first, ours and transformers' own greedy generate, best attention of each."""
+    """Milliseconds per token after the first, ours and transformers' own greedy generate, best attention of each.
+
+    Pairs alternate in which comes first, and the first pair is warm-up. The ratio is the median over pairs.
+    """
     ids = engine.codec.encode(_prompts(args)[0])
-    ours, theirs = [], []
-    for _ in range(6):
-        generation = engine.generate([ids], policy="ar", max_tokens=args.tokens, raw=True)[0]
-        ours.append(generation.decode_s / (len(generation.token_ids) - 1))
-        with engine.state.target.as_shipped("sdpa") as model:
-            first = _timed(lambda model=model: _hf(model, ids, 1))
-            whole = _timed(lambda model=model: _hf(model, ids, args.tokens))
-        theirs.append((whole.seconds - first.seconds) / (whole.count - 1))
-    ratios = [b / a for a, b in zip(ours[1:], theirs[1:], strict=True)]
+    pairs = []
+    for index in range(PLAIN_PAIRS + 1):
+        both = {}
+        for run in (_our_token_s, _their_token_s)[:: 1 if index % 2 else -1]:
+            both[run] = run(engine, ids, args.tokens)
+        pairs.append((both[_our_token_s], both[_their_token_s]))
+    ours, theirs = zip(*pairs[1:], strict=True)
+    ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
+    low, _, high = statistics.quantiles(ratios, n=4)
     return {
-        "ar_ms": statistics.median(ours[1:]) * 1e3,
-        "transformers_ms": statistics.median(theirs[1:]) * 1e3,
+        "ar_ms": statistics.median(ours) * 1e3,
+        "transformers_ms": statistics.median(theirs) * 1e3,
         "transformers_over_ar": statistics.median(ratios),
-        "ratio_low": min(ratios),
-        "ratio_high": max(ratios),
+        "ratio_lower_quartile": low,
+        "ratio_upper_quartile": high,
+        "ar_won": sum(ratio > 1 for ratio in ratios),
+        "pairs": len(ratios),
     }
+
+
+def _our_token_s(engine: Engine, ids: list[int], tokens: int) -> float:
+    generation = engine.generate([ids], policy="ar", max_tokens=tokens, raw=True)[0]
+    return generation.decode_s / (len(generation.token_ids) - 1)
+
+
+def _their_token_s(engine: Engine, ids: list[int], tokens: int) -> float:
+    with engine.state.target.as_shipped("sdpa") as model:
+        first = _timed(lambda: _hf(model, ids, 1))
+        whole = _timed(lambda: _hf(model, ids, tokens))
+    return (whole.seconds - first.seconds) / (whole.count - 1)
 
 
 def bench_speedup(engine: Engine, args: argparse.Namespace) -> dict[str, object]:
