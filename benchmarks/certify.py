@@ -11,10 +11,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from sections import write_section
+
 from draftwood.bench.check import CheckSettings
 from draftwood.bench.plan import rows_of
 from draftwood.bench.prompts import BUNDLED_SETS, load_prompts
-from draftwood.cli_check import (
+from draftwood.cli.check import (
     Certificate,
     certify,
     described,
@@ -24,12 +26,11 @@ from draftwood.cli_check import (
     report,
     text_cells,
 )
-from draftwood.cli_demo import machine_facts
-from draftwood.cli_load import LoadOptions, load_engine
+from draftwood.cli.demo import machine_facts
+from draftwood.cli.load import LoadOptions, load_engine
 
 MODEL = "demo:smollm2"
 RESULTS = Path(__file__).parents[1] / "docs" / "results.md"
-BEGIN, END = "<!-- certify: begin -->", "<!-- certify: end -->"
 POLICIES = ("ar", "chain", "ddtree", "auto")
 
 
@@ -46,7 +47,7 @@ def main() -> int:
     }  # fmt: skip
     sys.stdout.write(report(certificate, facts, sys.stdout))
     if not options.dry_run:
-        write_section(RESULTS, section(certificate, facts, len(units)))
+        write_section(RESULTS, "certify", section(certificate, facts, len(units)))
     return 1 if certificate.verdict == "different" else 0
 
 
@@ -72,19 +73,6 @@ def section(certificate: Certificate, facts: dict[str, Any], prompts: int) -> st
             *(["", "Where outputs leave the plain ones:", "", *differences] if differences else []),
         ]
     )
-
-
-def write_section(path: Path, body: str) -> None:
-    """Put `body` between the markers of a file, at its end when it has none; the rest stays as it is."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = path.read_text(encoding="utf-8") if path.exists() else "# Results\n"
-    block = f"{BEGIN}\n{body}\n{END}"
-    if BEGIN in text and END in text:
-        before, _, rest = text.partition(BEGIN)
-        text = before + block + rest.partition(END)[2]
-    else:
-        text = f"{text.rstrip()}\n\n{block}\n"
-    path.write_text(text, encoding="utf-8")
 
 
 def _options() -> argparse.Namespace:

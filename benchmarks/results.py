@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import results_page as page
+from sections import write_section
 
 from draftwood import Engine
 from draftwood.bench.diagnosis import diagnosis_markdown
@@ -86,7 +87,7 @@ def main() -> int:
     try:
         study = prepare(args)
         body = report(study)
-        page.write_section(args.output, body)
+        write_section(args.output, "measured", body)
     except DraftwoodError as error:
         print(f"results: error: {error}", file=sys.stderr)
         return 2

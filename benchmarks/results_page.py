@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,6 @@ from draftwood.bench.session import BenchRun
 from draftwood.bench.stats import rate_ratio
 from draftwood.bench.summary import OVERALL, counted
 from draftwood.bench.tables import cells, groups, headings, markdown_table, notes, number
-
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 
 def facts(where: Mapping[str, Any], model: str, sets: Mapping[str, int], tokens: int) -> str:
@@ -130,16 +127,3 @@ def cost_text(costs: Mapping[str, Any]) -> str:
     heads = ("prediction", "median error", "90th percentile", "median with sign")
     note = f"{costs['rounds']} rounds of auto, stages timed one by one; error = predicted / measured - 1."
     return f"{note}\n\n{markdown_table(heads, rows)}"
-
-
-def write_section(path: Path, body: str) -> None:
-    """Put `body` between the markers of the page, at its end when it has none; the rest stays as it is."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = path.read_text(encoding="utf-8") if path.exists() else "# Results\n"
-    block = f"{BEGIN}\n{body}\n{END}"
-    if BEGIN in text and END in text:
-        before, _, rest = text.partition(BEGIN)
-        text = before + block + rest.partition(END)[2]
-    else:
-        text = f"{text.rstrip()}\n\n{block}\n"
-    path.write_text(text, encoding="utf-8")

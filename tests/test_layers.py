@@ -27,7 +27,7 @@ def unit(parts: tuple[str, ...]) -> str | None:
     """The layered unit of a dotted module path inside the package; None for the package's own `__init__`."""
     if not parts or parts == ("__init__",):
         return None
-    return "cli" if parts[0] == "cli" or parts[0].startswith("cli_") else parts[0]
+    return parts[0]
 
 
 def imported(path: Path, root: Path = SOURCE) -> Iterator[tuple[str, ...]]:
@@ -84,7 +84,7 @@ def test_pure_layers_have_no_clock_model_or_random_module(path: Path) -> None:
 def test_the_environment_is_read_in_the_command_line_only(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     reads = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} & {"environ", "getenv"}
-    assert not reads or name_of(path).startswith("cli")
+    assert not reads or name_of(path).startswith("cli/")
 
 
 def test_an_upward_import_is_found(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_an_upward_import_is_found(tmp_path: Path) -> None:
         "from . import grow": [],
         "import numpy": [],
         "from ..engine import Engine": ["draftwood.engine.Engine"],
-        "from .. import cli_io": ["draftwood.cli_io"],
+        "from ..cli import io": ["draftwood.cli.io"],
         "from .. import Engine": ["draftwood.Engine"],
         "def f():\n    import draftwood.policy.ar": ["draftwood.policy.ar"],
     }

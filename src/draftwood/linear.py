@@ -15,9 +15,9 @@ from torch import nn
 
 # Up to here the transposed product was the quicker one; longer inputs are prefill.
 MOST_ROWS = 128
-# Rows to add where the next quick product is a larger one: one row is two (of weights with more rows than columns,
-# else nothing is gained), 9 to 15 are 16.
-_PADDED = {1: 2, **dict.fromkeys(range(9, 16), 16)}
+# Where the next quick product is a larger one, rows are added: one row is two (of weights with more rows than columns,
+# else nothing is gained), 3 are 4, 7 are 8, 9 to 15 are 16.
+_PADDED = {1: 2, 3: 4, 7: 8, **dict.fromkeys(range(9, 16), 16)}
 
 
 class FewRowsLinear(nn.Linear):

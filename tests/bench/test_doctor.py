@@ -29,7 +29,7 @@ from draftwood.bench.forced import ForcedText, Position, Sample, Scores, Trial, 
 from draftwood.bench.quantised import quantised_bits
 from draftwood.bench.suspects import PairView, head, mask_id
 from draftwood.bench.thinking import Measured, open_tag
-from draftwood.cli_load import cache_folder
+from draftwood.cli.load import cache_folder
 from draftwood.draft.base import DraftRequest
 from draftwood.draft.dflash import DFlashDrafter
 from draftwood.draft.model import DFlashModel
@@ -280,7 +280,7 @@ def test_candidates_are_other_tokens_of_the_vocabulary(tiny: Engine) -> None:
     (tied,) = head(pair)
     hidden = torch.randn(3, 32)
     expected = hidden @ pair.target.model.get_input_embeddings().weight.T
-    assert torch.allclose(tied.trial.drafter._target.head(hidden), expected)
+    assert torch.allclose(tied.trial.drafter.target.head(hidden), expected)
 
 
 class TestThinking:

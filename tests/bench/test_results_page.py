@@ -62,7 +62,7 @@ def test_page_and_resumption(arguments: list[str], tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(results, "replay_lines", refuse)
     assert results.main() == 0
     again = page.read_text()
-    assert again.count(results_page.BEGIN) == 1 and again.startswith("# Results\n\nKept.\n")
+    assert again.count("<!-- measured: begin -->") == 1 and again.startswith("# Results\n\nKept.\n")
     monkeypatch.setattr(sys, "argv", [*arguments, "--tokens", "23"])
     assert results.main() == 2
 

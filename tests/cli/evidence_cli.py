@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from tiny_bench import engine, profile
 
-from draftwood import cli_bench, cli_record, cli_show
+from draftwood.cli import bench as cli_bench
+from draftwood.cli import record as cli_record
+from draftwood.cli import show as cli_show
 from draftwood.engine import Engine
 
 DEMO = "demo:smollm2"

@@ -37,6 +37,17 @@ class FakeEngine:
         self.requests.append({"prompts": list(prompts), **request})
         return [self._answer(prompt, request["policy"]) for prompt in prompts]
 
+    def generate_unordered(self, prompts: Sequence[str], **request: Any) -> Iterator[tuple[int, Any]]:
+        """The last prompt ends first."""
+        self.requests.append({"prompts": list(prompts), **request})
+        try:
+            for index in reversed(range(len(prompts))):
+                if prompts[index] == "interrupt":
+                    raise KeyboardInterrupt
+                yield index, self._answer(prompts[index], request["policy"])
+        finally:
+            self.closed += 1
+
     def stream(self, prompt: str, **request: Any) -> Iterator[Piece]:
         self.requests.append({"prompts": [prompt], **request})
         generation = self._answer(prompt, request["policy"])
@@ -76,7 +87,9 @@ class FakeEngine:
 
 def main() -> None:
     """The console script with the fake engine in place of a model."""
-    from draftwood import cli, cli_demo, cli_generate
+    from draftwood import cli
+    from draftwood.cli import demo as cli_demo
+    from draftwood.cli import generate as cli_generate
 
     def load_engine(_: object) -> FakeEngine:
         # The loading that this replaces silences the libraries.

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from check_world import accept_one_more, engine_for, units, walking
 
-from draftwood import cli, cli_check
+from draftwood import cli
 from draftwood.bench.certify_law import LawCheck
 from draftwood.bench.check import TextCheck
 from draftwood.bench.prompts import Prompt, PromptSet
-from draftwood.cli_check import Certificate, checked_rows, mixed_units
+from draftwood.cli import check as cli_check
+from draftwood.cli.check import Certificate, checked_rows, mixed_units
 from draftwood.engine import Engine
 from draftwood.errors import UsageError
 

@@ -11,9 +11,13 @@ from typing import Any
 import pytest
 from fake_engine import FakeEngine
 
-from draftwood import cli, cli_demo, cli_generate
-from draftwood.cli_load import LoadOptions, cache_folder
+from draftwood import cli
+from draftwood.cli import demo as cli_demo
+from draftwood.cli import generate as cli_generate
+from draftwood.cli.load import LoadOptions, cache_folder
+from draftwood.engine import EngineConfig
 from draftwood.policy import POLICIES
+from draftwood.policy.batch import Sharing
 
 DEMO = "demo:smollm2"
 COST_AWARE = ["cast", "caddtree", "ratio", "auto"]
@@ -58,7 +62,7 @@ class TestGenerate:
             {"prompts": ["x"], "policy": "ddtree", "budget": 8, "candidates": 4, "block_size": 5, "temperature": 0.5,
              "seed": 3, "max_tokens": 9, "system": "be", "raw": False}
         ]  # fmt: skip
-        assert vars_of(engine) == LoadOptions(DEMO, "d", "bfloat16", "cuda:1", 2)
+        assert vars_of(engine) == LoadOptions(DEMO, "d", "bfloat16", "cuda:1", 2, config=EngineConfig())
 
     def test_defaults(self, engine: FakeEngine) -> None:
         assert cli.run(["generate", DEMO, "x", "--raw"]) == 0
@@ -111,6 +115,35 @@ class TestGenerate:
         assert "draftwood: note: end ids: 2 '<|end|>' (config)\n" in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("ignore:a library warns")
+class TestGenerateSets:
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Path:
+        path = tmp_path / "mine.jsonl"
+        path.write_text('{"prompt": "ab", "id": "one"}\n{"turns": ["c", "d"]}\n{"prompt": "interrupt"}\n')
+        return path
+
+    def test_a_line_each_in_the_order_they_end(
+        self, engine: FakeEngine, capsys: pytest.CaptureFixture[str], file: Path
+    ) -> None:
+        line = "--limit 2 --batch 3 --share uniform --min-nodes 1 --policy cast"
+        assert cli.run(["generate", DEMO, "--prompts", str(file), *line.split()]) == 0
+        captured = capsys.readouterr()
+        rows = [json.loads(text) for text in captured.out.splitlines()]
+        assert [(row["set"], row["id"], row["text"]) for row in rows] == [("mine", "2", "c"), ("mine", "one", "ab")]
+        assert "1 of 2 prompts are conversations: only the first turn is decoded" in captured.err
+        assert engine.requests[0]["prompts"] == ["ab", "c"] and engine.closed == 1
+        assert vars_of(engine).config == EngineConfig(max_requests=3, sharing=Sharing("uniform", 1))
+
+    def test_an_interrupt_keeps_what_has_ended(
+        self, engine: FakeEngine, capsys: pytest.CaptureFixture[str], file: Path
+    ) -> None:
+        file.write_text('{"prompt": "interrupt"}\n{"prompt": "ab"}\n')
+        assert cli.run(["generate", DEMO, "--prompts", str(file)]) == 130
+        assert [json.loads(text)["text"] for text in capsys.readouterr().out.splitlines()] == ["ab"]
+        assert engine.closed == 1
+
+
 def vars_of(engine: FakeEngine) -> Any:
     return engine.load  # type: ignore[attr-defined]
 
@@ -142,6 +175,17 @@ class TestBadInput:
             ([DEMO, "hi", "--raw", "--system", "be"], "--system"),
             ([DEMO, "hi", "--unheard-of"], "--unheard-of"),
             ([DEMO], "PROMPT"),
+            ([DEMO, "hi", "--prompts", "chat"], "give one of the two"),
+            ([DEMO, "--prompts", "nosuch"], "nosuch"),
+            ([DEMO, "hi", "--limit", "3"], "--limit 3: needs several prompts"),
+            ([DEMO, "hi", "--batch", "3"], "--batch 3: needs several prompts"),
+            ([DEMO, "hi", "--share", "uniform"], "--share uniform: needs several prompts"),
+            ([DEMO, "hi", "--min-nodes", "0"], "--min-nodes 0: needs several prompts"),
+            ([DEMO, "--prompts", "chat", "--share", "evenly"], "'evenly': expected one of shared, uniform"),
+            ([DEMO, "--prompts", "chat", "--min-nodes", "-1"], "min_nodes -1: expected 0 or more"),
+            ([DEMO, "--prompts", "chat", "--batch", "0"], "--batch': 0 is out of range"),
+            ([DEMO, "--prompts", "chat", "--policy", "ddtree", "--share", "uniform"], "not used by policy 'ddtree'"),
+            ([DEMO, "--prompts", "chat", "--policy", "chain", "--min-nodes", "2"], "not used by policy 'chain'"),
             ([], "MODEL"),
         ],
     )

@@ -12,9 +12,10 @@ from byte_tokenizer import byte_level
 from decoding import random_drafter
 from families import family
 
-from draftwood import cli, cli_doctor
+from draftwood import cli
 from draftwood.bench.consult import Prescription
 from draftwood.bench.doctor import Diagnosis, Finding, Gain
+from draftwood.cli import doctor as cli_doctor
 from draftwood.draft.dflash import DFlashDrafter
 from draftwood.engine import Engine
 from draftwood.errors import ModelError

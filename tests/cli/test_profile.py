@@ -13,8 +13,11 @@ import pytest
 import torch
 from clocked import Pair, clocked_pair
 
-from draftwood import cli, cli_generate, cli_load, cli_profile
-from draftwood.cli_profile import time_left
+from draftwood import cli
+from draftwood.cli import generate as cli_generate
+from draftwood.cli import load as cli_load
+from draftwood.cli import profile as cli_profile
+from draftwood.cli.profile import time_left
 from draftwood.cost import CostProfile, CostWarning, Identity
 from draftwood.engine.measuring import profile as measure
 
@@ -235,9 +238,9 @@ def test_warnings_of_ours_become_one_line(
     monkeypatch.setattr(quiet, "quiet_libraries", lambda: None)
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
     monkeypatch.setattr("draftwood.Engine.load", lambda *_, **options: options)
-    options = cli_load.LoadOptions("m", None, "auto", "cpu", 1, "p.json", True, False)
+    options = cli_load.LoadOptions("m", None, "auto", "cpu", 1, Path("p.json"), True, False)
     passed: Any = cli_load.load_engine(options)
-    assert (passed["profile"], passed["allow_stale_profile"], passed["live_costs"]) == ("p.json", True, False)
+    assert (passed["profile"], passed["allow_stale_profile"], passed["live_costs"]) == (Path("p.json"), True, False)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.showwarning = cli_load._as_notice
@@ -260,4 +263,4 @@ def test_generate_passes_the_profile_options(monkeypatch: pytest.MonkeyPatch) ->
     line = "--profile p.json --allow-stale-profile --no-live-costs"
     with pytest.raises(Stop):
         cli.run(["generate", DEMO, "hi", *line.split()])
-    assert (seen[0].profile, seen[0].allow_stale_profile, seen[0].live_costs) == ("p.json", True, False)
+    assert (seen[0].profile, seen[0].allow_stale_profile, seen[0].live_costs) == (Path("p.json"), True, False)

@@ -110,6 +110,7 @@ def clocked_pair(
     folder: Path,
     *,
     cost: Callable[[Pack], float] = verify_cost,
+    prefill_chunk: int = 16,
     tick: float = 0.0,
     codec: bool = False,
     drafter: bool = True,
@@ -122,7 +123,7 @@ def clocked_pair(
     engine = Engine(
         target,  # type: ignore[arg-type]
         clocked if drafter else None,
-        config=EngineConfig(prefill_chunk=16),
+        config=EngineConfig(prefill_chunk=prefill_chunk),
         codec=toy_codec() if codec else None,  # type: ignore[arg-type]
     )
     return Pair(engine, clock, target, clocked)

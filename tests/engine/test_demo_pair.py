@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from draftwood import Engine
-from draftwood.cli_load import cache_folder
+from draftwood.cli.load import cache_folder
 from draftwood.target.hf import HFTarget
 from draftwood.target.source import DEMO_INSTALL, DEMO_PACKAGE
 

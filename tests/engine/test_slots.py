@@ -114,6 +114,23 @@ def test_after_two_hundred_requests_with_aborts_everything_is_free(tmp_path: Pat
     assert drafter._queue == {} and engine.state.waiting == [] == engine.state.running
 
 
+def test_results_come_as_they_end_and_closing_gives_everything_back(tmp_path: Path) -> None:
+    made = family("llama", "float64")
+    prompts = [one.prompt for one in many_prompts(made, 4)]
+    engine = Engine(made.target, random_drafter(tmp_path, made), config=EngineConfig(max_requests=2, prefill_chunk=8))
+    in_order = engine.generate(prompts, policy="chain", max_tokens=9)
+    ended = list(engine.generate_unordered(prompts, policy="chain", max_tokens=9))
+    assert sorted(index for index, _ in ended) == [0, 1, 2, 3]
+    assert all(generation.token_ids == in_order[index].token_ids for index, generation in ended)
+    assert [generation.finish_reason for _, generation in ended] == ["length"] * 4
+    running = engine.generate_unordered(prompts, policy="chain", max_tokens=9)
+    assert engine.state.waiting == []  # nothing is queued before it is asked for
+    next(running)
+    assert engine.state.running
+    running.close()
+    assert engine.state.waiting == [] == engine.state.running and engine.state.pool.requests == ()
+
+
 def test_an_abort_leaves_the_neighbours_alone() -> None:
     made = family("gemma2", "float64")
     wanted = greedy_wanted("gemma2", "float64", RAGGED[:3])

@@ -174,7 +174,7 @@ def _scores(drafter: DFlashDrafter, states: torch.Tensor, labels: np.ndarray, sa
     wanted = torch.from_numpy(labels.ravel()).to(flat.device)
     seen = torch.tensor(sample.vocabulary, device=flat.device)
     column = torch.searchsorted(seen, wanted)[:, None]
-    target = drafter._target  # the head that it really uses, whoever else it may belong to
+    target = drafter.target  # the head that it really uses, whoever else it may belong to
     if isinstance(target, HFTarget):
         logits = _head_columns(target, flat, seen)  # (n, seen)
     else:

@@ -52,7 +52,7 @@ class PairView:
         model = self.drafter.model
         if "rope" in changes:
             model = DFlashModel(config, dict(model.state_dict()))
-        return DFlashDrafter(config, model, head or self.drafter._target)
+        return DFlashDrafter(config, model, head or self.drafter.target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def row_convention(pair: PairView) -> list[Repair]:
 def head(pair: PairView) -> list[Repair]:
     """The head of the target that decodes, where the drafter uses another; a tied head, where the two differ."""
     repairs = []
-    if pair.drafter._target is not pair.target:
+    if pair.drafter.target is not pair.target:
         drafter = pair.rebuilt(head=pair.target)
         repairs.append(Repair("head", "the target's own output matrix", Trial(drafter, pair.layers)))
     embedding = pair.target.model.get_input_embeddings().weight

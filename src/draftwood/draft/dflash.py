@@ -52,7 +52,8 @@ class DFlashDrafter:
         self.depth = config.depth
         self.target_layer_ids = config.target_layer_ids
         self._mask_token_id = config.mask_token_id
-        self._target = target
+        self.target = target
+        """Whose embedding and head it borrows."""
         self._backend = backend or make_backend("sdpa")
         self._dtype, self._device = model.fc.weight.dtype, model.fc.weight.device
         spec = LayerSpec(config.num_kv_heads, config.head_dim, config.head_dim)
@@ -146,7 +147,7 @@ class DFlashDrafter:
             segments = self._segments(requests, spans, visibility)
             pack = Pack(token_ids, pos, _NO_PATH, _NO_PATH, segments)
             plans[visibility] = self._backend.plan(pack, self.pool, self._dtype, self._device)
-        inputs = self._target.embed(self._on_device(token_ids)).to(self._device, self._dtype)
+        inputs = self.target.embed(self._on_device(token_ids)).to(self._device, self._dtype)
         if self.config.input_embedding_scale != 1.0:
             inputs = inputs * self.config.input_embedding_scale
         layer_plans = [plans[visibility] for visibility in self._visibility]
@@ -176,10 +177,10 @@ class DFlashDrafter:
 
     def _scores(self, hidden: torch.Tensor, candidates: int) -> tuple[np.ndarray, np.ndarray]:
         """Host arrays logp (n, K) float32 and ids (n, K) int64 for states (n, h): one copy from the device."""
-        step = max(1, _MAX_LOGITS // self._target.spec.vocab_size)
+        step = max(1, _MAX_LOGITS // self.target.spec.vocab_size)
         packed = []
         for start in range(0, len(hidden), step):
-            logits = self._target.head(hidden[start : start + step])
+            logits = self.target.head(hidden[start : start + step])
             if self.config.output_multiplier != 1.0:
                 logits = logits * self.config.output_multiplier
             if self.config.final_logit_softcapping is not None:
@@ -193,7 +194,7 @@ class DFlashDrafter:
 
     def _check(self, requests: Sequence[DraftRequest]) -> None:
         """Refuse what would be computed wrongly: a hole in the context only shows as lost acceptance."""
-        limit = self._target.spec.context_limit
+        limit = self.target.spec.context_limit
         if len({request.request for request in requests}) != len(requests):
             raise UsageError(f"requests {[request.request for request in requests]}: expected distinct ones")
         for request in requests:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -113,6 +114,38 @@ class Engine(RequestEngine):
         of the policy (`budget`, `candidates`, ...). `timing` records seconds by stage, at a small cost in speed.
         Raises UsageError before anything runs; NonFiniteLogitsError after all requests have ended.
         """
+        ended = self.generate_unordered(
+            prompts,
+            policy=policy,
+            raw=raw,
+            system=system,
+            timing=timing,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            seed=seed,
+            block_size=block_size,
+            **policy_options,
+        )
+        return [generation for _, generation in sorted(ended, key=itemgetter(0))]
+
+    def generate_unordered(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        *,
+        policy: str | Policy = DEFAULT_POLICY,
+        raw: bool = False,
+        system: str | None = None,
+        timing: bool = False,
+        max_tokens: int = 256,
+        temperature: float = 0.0,
+        seed: int | None = None,
+        block_size: int | None = None,
+        **policy_options: object,
+    ) -> Generator[tuple[int, Generation], None, None]:
+        """Decode prompts together and yield (index of the prompt, result) as they end.
+
+        Arguments and errors as for `generate`. Closing the iterator aborts what still runs.
+        """
         if isinstance(prompts, str):
             raise UsageError("prompts: expected a list of prompts, got one string")
         options = RequestOptions(max_tokens, temperature, seed, block_size=block_size, end_ids=self._end_ids(raw=raw))
@@ -120,18 +153,7 @@ class Engine(RequestEngine):
         encoded = [self._encode(prompt, raw=raw, system=system) for prompt in prompts]
         for ids in encoded:
             self._checked_prompt(ids)
-        requests: list[Request] = []
-        try:
-            requests += [self.submit(ids, rule, options) for ids in encoded]
-            while not all(request.finished for request in requests):
-                self.step(timing=timing)
-        finally:
-            for request in requests:
-                self.abort(request)
-        for request in requests:
-            if request.error is not None:
-                raise request.error
-        return [self.result(request) for request in requests]
+        return self._as_they_end(encoded, rule, options, timing=timing)
 
     def stream(
         self,
@@ -179,6 +201,28 @@ class Engine(RequestEngine):
             logits = target.native_logits([*prompt_ids, *output_ids])[-1].double()
         top = torch.topk(logits, 2).values
         return float(top[0] - top[1]), float(top[0])
+
+    def _as_they_end(
+        self, prompts: Sequence[Sequence[int]], rule: Policy, options: RequestOptions, *, timing: bool
+    ) -> Generator[tuple[int, Generation], None, None]:
+        """Queue requests and step until all have ended; nothing is queued before the first step is asked for."""
+        requests: list[Request] = []
+        try:
+            requests += [self.submit(ids, rule, options) for ids in prompts]
+            running = dict(enumerate(requests))
+            while running:
+                if not any(request.finished for request in running.values()):
+                    self.step(timing=timing)
+                for index in [at for at, request in running.items() if request.finished]:
+                    request = running.pop(index)
+                    if request.error is None:
+                        yield index, self.result(request)
+        finally:
+            for request in requests:
+                self.abort(request)
+        for request in requests:
+            if request.error is not None:
+                raise request.error
 
     def _pieces(self, request: Request) -> Generator[Piece, None, None]:
         """Queue a request and follow it; an iterator that is never started queues nothing."""

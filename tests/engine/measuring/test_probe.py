@@ -87,11 +87,11 @@ class TestProbe:
 
     @pytest.mark.parametrize("round_s", [0.05, 0.4, 1.5])
     def test_takes_twenty_seconds_at_most(self, tmp_path: Path, round_s: float) -> None:
-        slow = clocked_pair(tmp_path, codec=True, cost=lambda pack: round_s)
+        slow = clocked_pair(tmp_path, codec=True, cost=lambda pack: round_s, prefill_chunk=512)
         profile = probe(slow, None, [])
-        # Prompts and one drafted step come in any case: only rounds of a second and more can exceed the box by that.
-        assert slow.clock.now <= PROBE_SECONDS + (round_s if round_s < 1.0 else 8 * round_s)
+        assert slow.clock.now <= PROBE_SECONDS
         assert profile.rows[0] == 1 and len(profile.rows) >= 2
+        assert make_policy("cast", profile=profile).max_nodes > 0  # a drafted round was seen, however slow
 
     def test_without_a_tokenizer_there_are_no_gains(self, tmp_path: Path) -> None:
         assert probe(clocked_pair(tmp_path), None, []).mean_gains is None

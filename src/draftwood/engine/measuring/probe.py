@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 PROBE_SECONDS = 20.0
 PROBE_NODES = 64
 PROFILES = "profiles"
-_ROUNDS_SECONDS = 14.0
+# Gains come first and stop at this share: a drafted round is needed in any case, and the sampler keeps to what is left.
+_GAIN_SECONDS = 4.0
+_RESERVED_SECONDS = 0.5  # closing and assembling
 _OPTIONS = MeasureOptions(quick=True, max_nodes=PROBE_NODES, prompts=4)
 
 Notify = Callable[[str], None]
@@ -32,6 +34,7 @@ def probed_profile(
 ) -> CostProfile:
     """The cached probe of this engine's identity, or one measured now, which takes at most PROBE_SECONDS.
 
+    Where a dozen rounds take longer than that, it takes as long as the dozen that it cannot do without.
     `notify` gets one line when it is measured, and one when it cannot be kept.
     """
     path = None
@@ -53,13 +56,12 @@ def _measure(engine: Engine, clock: Callable[[], float]) -> CostProfile:
     stand = new_stand(engine, PROBE_NODES, clock=clock, seed=0)
     state = engine.state
     try:
-        block_size = stand.block_size
-        contexts = fitting_contexts(None, (PROBE_CONTEXT,), state.target.spec.context_limit, block_size)
+        gains = measure_gains(engine, stand, _OPTIONS, until=lambda: clock() - start_s >= _GAIN_SECONDS)
+        contexts = fitting_contexts(None, (PROBE_CONTEXT,), state.target.spec.context_limit, stand.block_size)
         plan = probe_plan(stand.widest_tree(contexts[0]), contexts)
         log = Log()
-        left_s = _ROUNDS_SECONDS - (clock() - start_s)
+        left_s = PROBE_SECONDS - _RESERVED_SECONDS - (clock() - start_s)
         Sampler(stand, plan, log, clock=clock, budget_s=left_s).run()
-        gains = measure_gains(engine, stand, _OPTIONS, until=lambda: clock() - start_s >= PROBE_SECONDS - 2.0)
     finally:
         stand.close()
     return assemble(log, plan, mean_gains=gains, identity=engine.identity, dtype=engine.dtype_name)

@@ -10,28 +10,26 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from .cli_demo import machine_facts
-from .cli_evidence import check_parent
-from .cli_io import notice, stdout_for_results, write, write_json
-from .cli_load import (
+from ..errors import ModelError, UnsupportedError
+from .demo import machine_facts
+from .evidence import check_parent
+from .io import notice, stdout_for_results, write, write_json
+from .load import LoadOptions, check_pair, load_engine, waiting_for
+from .options import (
     DeviceOption,
     DrafterOption,
     Dtype,
     DtypeOption,
-    LoadOptions,
+    JsonOption,
     ModelArgument,
     ThreadsOption,
     at_least_one,
-    check_pair,
-    load_engine,
-    waiting_for,
 )
-from .errors import ModelError, UnsupportedError
 
 if TYPE_CHECKING:
-    from . import Engine
-    from .bench.baseline import Baseline
-    from .bench.doctor import Diagnosis
+    from .. import Engine
+    from ..bench.baseline import Baseline
+    from ..bench.doctor import Diagnosis
 
 SCHEMA = 1
 
@@ -49,7 +47,6 @@ SaveOption = Annotated[
     Path | None,
     typer.Option("--save-baseline", metavar="FILE", help="Take the pair for well and store what it scores."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
 def doctor(
@@ -135,7 +132,7 @@ def report(found: Diagnosis, facts: dict[str, Any], stream: TextIO) -> str:
 
 def _check_sources(load: LoadOptions) -> None:
     """Find model and drafter first: a name that leads nowhere is wrong use, no fault of a pair."""
-    from .target.source import fetch_folder, resolve_model
+    from ..target.source import fetch_folder, resolve_model
 
     if load.drafter is not None:
         fetch_folder(resolve_model(load.drafter), "drafter")
@@ -159,8 +156,8 @@ def _load(load: LoadOptions, model: str, results: TextIO, as_json: bool) -> Engi
 
 def _stored(engine: Engine, path: Path | None) -> Baseline | None:
     """The baseline that was named, or the checkpoint's own if it has one."""
-    from .bench.baseline import baseline_path, read_baseline
-    from .draft.dflash import DFlashDrafter
+    from ..bench.baseline import baseline_path, read_baseline
+    from ..draft.dflash import DFlashDrafter
 
     drafter = engine.state.drafter
     if path is None and isinstance(drafter, DFlashDrafter):
@@ -172,15 +169,15 @@ def _stored(engine: Engine, path: Path | None) -> Baseline | None:
 
 
 def _consult(engine: Engine, stored: Baseline | None, positions: int) -> Diagnosis:
-    from .bench.consult import Prescription, consult
+    from ..bench.consult import Prescription, consult
 
     with _telling() as tell:
         return consult(engine, stored, Prescription(positions), tell)
 
 
 def _save(engine: Engine, path: Path, results: TextIO) -> None:
-    from .bench.baseline import write_baseline
-    from .bench.consult import measure_baseline
+    from ..bench.baseline import write_baseline
+    from ..bench.consult import measure_baseline
 
     with waiting_for("measuring"):
         baseline = measure_baseline(engine)

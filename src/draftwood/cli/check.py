@@ -9,42 +9,35 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from .cli_demo import machine_facts
-from .cli_evidence import (
-    ProfileOption,
-    PromptsOption,
-    RawOption,
-    adopt_profile,
-    load_profile,
-    names,
-    numbers,
-    progress,
-    prompt_sets,
-)
-from .cli_io import stdout_for_results, write, write_json
-from .cli_load import (
+from ..errors import UsageError
+from .demo import machine_facts
+from .evidence import adopt_profile, load_profile, names, numbers, progress, prompt_sets
+from .io import stdout_for_results, write, write_json
+from .load import LoadOptions, check_pair, load_engine, waiting_for
+from .options import (
+    BudgetsOption,
     DeviceOption,
     DrafterOption,
     Dtype,
     DtypeOption,
-    LoadOptions,
+    JsonOption,
+    MaxTokensOption,
     ModelArgument,
+    ProfileOption,
+    PromptsOption,
+    RawOption,
+    SeedOption,
     ThreadsOption,
     at_least_one,
-    check_pair,
-    integer,
-    load_engine,
-    waiting_for,
 )
-from .errors import UsageError
 
 if TYPE_CHECKING:
-    from . import Engine
-    from .bench.certify_law import LawCheck
-    from .bench.check import CheckSettings, TextCheck
-    from .bench.plan import BenchRow
-    from .bench.prompts import PromptSet
-    from .bench.units import Unit
+    from .. import Engine
+    from ..bench.certify_law import LawCheck
+    from ..bench.check import CheckSettings, TextCheck
+    from ..bench.plan import BenchRow
+    from ..bench.prompts import PromptSet
+    from ..bench.units import Unit
 
 SCHEMA = 1
 DEFAULT_POLICIES = "chain,ddtree,auto"
@@ -60,9 +53,6 @@ class ReferenceName(str, Enum):
 
 
 PoliciesOption = Annotated[str, typer.Option("--policies", metavar="NAMES", help="Policies to check.")]
-BudgetsOption = Annotated[
-    str | None, typer.Option("--budgets", metavar="N,N,...", help="One ddtree row for each of these budgets.")
-]
 ReferenceOption = Annotated[
     ReferenceName,
     typer.Option("--reference", help="native: transformers' own attention and cache; ar: this engine, quicker."),
@@ -73,14 +63,9 @@ TemperaturesOption = Annotated[
 LimitOption = Annotated[
     int, typer.Option("--limit", parser=at_least_one, metavar="N", help="Prompts in all, taken from the sets in turn.")
 ]
-MaxTokensOption = Annotated[
-    int, typer.Option("--max-tokens", parser=at_least_one, metavar="N", help="Tokens per prompt.")
-]
 BatchOption = Annotated[
     int, typer.Option("--batch", parser=at_least_one, metavar="R", help="Prompts that a policy decodes together.")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", parser=integer, metavar="N", help="Seed of sampling.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +102,7 @@ def check(
     as_json: JsonOption = False,
 ) -> None:
     """Certify that policies say what plain decoding says; exit 1 on a real difference."""
-    from .bench.check import CheckSettings
+    from ..bench.check import CheckSettings
 
     load = LoadOptions(model, drafter, dtype.value, device, threads)
     rows = checked_rows(policies, budgets)
@@ -150,8 +135,8 @@ def certify(
     engine: Engine, rows: Sequence[BenchRow], units: Sequence[Unit], settings: Sequence[CheckSettings]
 ) -> Certificate:
     """Compare texts under every setting; where one samples, test the verifiers' laws at its temperature too."""
-    from .bench.certify_law import LawSettings, check_gumbel, check_verifiers, record_cases
-    from .bench.check import run_check
+    from ..bench.certify_law import LawSettings, check_gumbel, check_verifiers, record_cases
+    from ..bench.check import run_check
 
     texts, laws = [], []
     with progress("comparing texts", len(settings) * (1 + len(rows)) * len(units)) as advance:
@@ -168,7 +153,7 @@ def certify(
 
 def checked_rows(policies: str, budgets: str | None) -> list[BenchRow]:
     """The rows that the options name; `ar` only when it is asked for."""
-    from .bench.plan import PLAIN, rows_of
+    from ..bench.plan import PLAIN, rows_of
 
     chosen = names(policies)
     if not chosen:
@@ -179,7 +164,7 @@ def checked_rows(policies: str, budgets: str | None) -> list[BenchRow]:
 
 def mixed_units(engine: Engine, sets: Sequence[PromptSet], limit: int, raw: bool) -> list[Unit]:
     """The first `limit` prompts, one of each set in turn, first turns alone, as ids."""
-    from .bench.units import Unit
+    from ..bench.units import Unit
 
     if engine.codec is None:
         raise UsageError("this model has no tokenizer")

@@ -10,35 +10,29 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TextIO
 
 import typer
 
-from .cli_io import stdout_for_results, write, write_json
-from .cli_load import (
+from ..target.machine import processor_name
+from .io import stdout_for_results, write, write_json
+from .load import LoadOptions, check_pair, load_engine, waiting_for
+from .options import (
     DeviceOption,
     Dtype,
     DtypeOption,
+    JsonOption,
     LiveCostsOption,
-    LoadOptions,
+    MaxTokensOption,
     ProfileOption,
     StaleOption,
     ThreadsOption,
-    at_least_one,
-    check_pair,
-    load_engine,
-    waiting_for,
 )
-from .target.machine import processor_name
 
 if TYPE_CHECKING:
-    from . import Engine
-    from .bench.demo import DemoLine
+    from .. import Engine
+    from ..bench.demo import DemoLine
 
 DEMO_MODEL = "demo:smollm2"
 TableStyle = Literal["unicode", "ascii", "markdown"]
 
-MaxTokensOption = Annotated[
-    int, typer.Option("--max-tokens", parser=at_least_one, metavar="N", help="Tokens per prompt.")
-]
 MarkdownOption = Annotated[bool, typer.Option("--markdown", help="Print the table in Markdown.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
 class Advance(Protocol):
@@ -61,7 +55,7 @@ def demo(
     """Decode a few prompts with the bundled pair under every policy and compare; exit 1 if outputs differ."""
     load = LoadOptions(DEMO_MODEL, None, dtype.value, device, threads, profile, allow_stale_profile, live_costs)
     check_pair(load, "auto")
-    from .bench.demo import DEMO_ROWS, demo_prompts, run_demo
+    from ..bench.demo import DEMO_ROWS, demo_prompts, run_demo
 
     prompts = demo_prompts()
     with stdout_for_results() as results:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, redirect_stdout
 from io import TextIOWrapper
 from typing import Any, TextIO
 
-from .errors import UsageError
+from ..errors import UsageError
 
 STDIN_MARK = "-"
 STDOUT = 1

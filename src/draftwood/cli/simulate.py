@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .cli_io import write, write_json
-from .cli_load import at_least_one, number
-from .cli_profile import integers
-from .errors import UsageError
+from ..errors import UsageError
+from .io import write, write_json
+from .options import JsonOption, at_least_one, number
+from .profile import integers
 
 if TYPE_CHECKING:
-    from .replay.simulate import SimulationResult
+    from ..replay.simulate import SimulationResult
 
 CostsOption = Annotated[str, typer.Option("--costs", metavar="FILE", help="A cost table or profile.")]
 MassesOption = Annotated[str, typer.Option("--masses", metavar="FILE", help="A JSON list of mean sorted masses.")]
@@ -27,7 +27,6 @@ FitOption = Annotated[
 ContextOption = Annotated[
     int, typer.Option("--context", parser=at_least_one, metavar="L", help="The measured context nearest to it counts.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
 def simulate(
@@ -41,10 +40,10 @@ def simulate(
     as_json: JsonOption = False,
 ) -> None:
     """Predict width and speed from a table of costs and a curve of masses; no model is loaded."""
-    from .cost.profile import CostProfile
-    from .policy.cast import FIT_ROWS
-    from .replay.simulate import load_masses
-    from .replay.simulate import simulate as run
+    from ..cost.profile import CostProfile
+    from ..policy.cast import FIT_ROWS
+    from ..replay.simulate import load_masses
+    from ..replay.simulate import simulate as run
 
     widths = None if grid is None else integers(grid, "--grid")
     result = run(

@@ -1,55 +1,59 @@
-"""`draftwood generate`: decode one prompt and stream its text."""
+"""`draftwood generate`: decode one prompt and stream its text, or many together."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from .cli_io import notice, read_argument, read_prompt, stdout_for_results, write, write_json
-from .cli_load import (
+from ..errors import UsageError
+from .batch import BatchOption, BatchOptions, MinNodesOption, ShareOption
+from .evidence import prompt_sets
+from .io import notice, read_argument, read_prompt, stdout_for_results, write, write_json
+from .load import LoadOptions, check_pair, load_engine, waiting_for
+from .options import (
+    BlockOption,
+    BudgetOption,
+    CandidatesOption,
     DeviceOption,
     DrafterOption,
     Dtype,
     DtypeOption,
+    JsonOption,
+    LimitOption,
     LiveCostsOption,
-    LoadOptions,
+    MaxTokensOption,
     ModelArgument,
     ProfileOption,
+    PromptsOption,
+    RawOption,
     StaleOption,
     Switch,
+    SystemOption,
+    TemperatureOption,
     ThreadsOption,
-    at_least_one,
-    check_pair,
     integer,
-    load_engine,
     number,
-    waiting_for,
 )
-from .errors import UsageError
 
 if TYPE_CHECKING:
-    from . import Engine, Generation
+    from .. import Engine, Generation
+    from ..bench.prompts import PromptSet
 
 DEFAULT_POLICY = "auto"
 BUDGET_POLICY = "ddtree"
 
-PromptArgument = Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt as it is; - reads standard input.")]
+LonePromptArgument = Annotated[
+    str | None, typer.Argument(metavar="[PROMPT]", help="The prompt as it is; - reads standard input.")
+]
 PolicyOption = Annotated[
     str | None,
     typer.Option(
         "--policy", help=f"Rule that sizes the tree; default: {DEFAULT_POLICY}, {BUDGET_POLICY} with --budget."
     ),
-]
-BudgetOption = Annotated[
-    int | None, typer.Option("--budget", parser=integer, metavar="N", help="Nodes of every tree (ddtree), 0 to 1024.")
-]
-BlockOption = Annotated[
-    int | None, typer.Option("--block-size", parser=at_least_one, metavar="N", help="Rows of a drafter block.")
-]
-CandidatesOption = Annotated[
-    int | None, typer.Option("--candidates", parser=integer, metavar="K", help="Candidates per depth.")
 ]
 MaxNodesOption = Annotated[
     int | None, typer.Option("--max-nodes", parser=integer, metavar="N", help="Largest tree (cost-aware policies).")
@@ -66,24 +70,20 @@ CalibrationOption = Annotated[
 SkippingOption = Annotated[
     Switch | None, typer.Option("--skipping", help="Leave out drafting where it has not paid (auto).")
 ]
-TemperatureOption = Annotated[
-    float, typer.Option("--temperature", parser=number, metavar="T", help="0 is greedy; above 0 samples exactly.")
-]
 SeedOption = Annotated[
     int | None, typer.Option("--seed", parser=integer, metavar="N", help="Seed of sampling; default: a fresh one.")
 ]
-MaxTokensOption = Annotated[
-    int, typer.Option("--max-tokens", parser=at_least_one, metavar="N", help="Longest answer in tokens.")
-]
-RawOption = Annotated[bool, typer.Option("--raw", help="Do not apply the chat template.")]
-SystemOption = Annotated[str | None, typer.Option("--system", help="System message of the chat template.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 ShowEndsOption = Annotated[bool, typer.Option("--show-end-ids", help="Say which token ids end the answer, and why.")]
 
 
 def generate(
     model: ModelArgument,
-    prompt: PromptArgument,
+    prompt: LonePromptArgument = None,
+    prompts: PromptsOption = None,
+    limit: LimitOption = None,
+    batch: BatchOption = None,
+    share: ShareOption = None,
+    min_nodes: MinNodesOption = None,
     drafter: DrafterOption = None,
     policy: PolicyOption = None,
     budget: BudgetOption = None,
@@ -108,8 +108,9 @@ def generate(
     as_json: JsonOption = False,
     show_end_ids: ShowEndsOption = False,
 ) -> None:
-    """Decode PROMPT with MODEL and stream the text."""
+    """Decode PROMPT with MODEL and stream the text; or many --prompts together, a JSON line each as they end."""
     load = LoadOptions(model, drafter, dtype.value, device, threads, profile, allow_stale_profile, live_costs)
+    together = BatchOptions(batch, share, min_nodes)
     policy_options = {
         "budget": budget,
         "candidates": candidates,
@@ -130,26 +131,30 @@ def generate(
         "block_size": block_size,
         **given,
     }
-    text = read_prompt(prompt)
-    check_request(text, request, given, load)
+    sets = _prompt_sets(prompt, prompts, limit, together)
+    text = "" if prompt is None else read_prompt(prompt)
+    if not text and not sets:
+        raise UsageError("prompt is empty: expected at least one character")
+    check_request(request, given, load)
+    load = replace(load, config=together.config(request["policy"]))
     with stdout_for_results() as results:
         with waiting_for(f"loading {model}"):
             engine = load_engine(load)
         if show_end_ids:
             _show_end_ids(engine, raw)
-        if as_json:
+        if sets:
+            _decode_sets(engine, sets, request, results)
+        elif as_json:
             write_json(as_object(engine.generate([text], **request)[0]), results)
         else:
             _stream(engine, text, request, results)
 
 
-def check_request(prompt: str, request: dict[str, Any], policy_options: dict[str, Any], load: LoadOptions) -> None:
+def check_request(request: dict[str, Any], policy_options: dict[str, Any], load: LoadOptions) -> None:
     """Refuse what can be refused before a model is loaded. Raises UsageError."""
-    from .core import Sampling
-    from .policy import POLICIES, make_policy
+    from ..core import Sampling
+    from ..policy import POLICIES, make_policy
 
-    if not prompt:
-        raise UsageError("prompt is empty: expected at least one character")
     name = request["policy"]
     make_policy(name, **policy_options)
     Sampling(request["temperature"], request["seed"] or 0)
@@ -173,6 +178,34 @@ def as_object(generation: Generation) -> dict[str, Any]:
         "decode_s": generation.decode_s,
         "rounds": [{"rows": record.rows, "committed": record.committed} for record in generation.rounds],
     }
+
+
+def _prompt_sets(
+    prompt: str | None, prompts: list[str] | None, limit: int | None, together: BatchOptions
+) -> list[PromptSet]:
+    """The sets to decode together; none for a lone prompt."""
+    if prompt is not None and prompts is not None:
+        raise UsageError(f"PROMPT and --prompts {','.join(prompts)}: give one of the two")
+    if prompts is not None:
+        return prompt_sets(prompts, limit)
+    if prompt is None:
+        raise UsageError("no prompt: give PROMPT (- reads standard input) or --prompts")
+    if limit is not None:
+        raise UsageError(f"--limit {limit}: needs several prompts, give --prompts")
+    together.check_alone()
+    return []
+
+
+def _decode_sets(engine: Engine, sets: Sequence[PromptSet], request: dict[str, Any], results: TextIO) -> None:
+    """Decode all prompts and write a line for each, with its `set` and `id`; an interrupt keeps what was written."""
+    rows = [(prompts.name, prompt) for prompts in sets for prompt in prompts.prompts]
+    talks = sum(len(prompt.turns) > 1 for _, prompt in rows)
+    if talks:
+        notice(f"{talks} of {len(rows)} prompts are conversations: only the first turn is decoded")
+    with closing(engine.generate_unordered([prompt.text for _, prompt in rows], **request)) as ended:
+        for index, generation in ended:
+            name, prompt = rows[index]
+            write_json({"set": name, "id": prompt.id, **as_object(generation)}, results)
 
 
 def _stream(engine: Engine, prompt: str, request: dict[str, Any], results: TextIO) -> None:

@@ -10,21 +10,19 @@ from collections.abc import Sequence
 
 import typer
 
-from . import (
-    cli_bench,
-    cli_check,
-    cli_demo,
-    cli_doctor,
-    cli_generate,
-    cli_profile,
-    cli_record,
-    cli_replay,
-    cli_show,
-    cli_simulate,
-    cli_version,
-)
-from .cli_io import ReaderGone, complain, drop_stdout, flush_stdout, prepare_streams
-from .errors import DraftwoodError, UsageError
+from ..errors import DraftwoodError, UsageError
+from .bench import bench
+from .check import check
+from .demo import demo
+from .doctor import doctor
+from .generate import generate
+from .io import ReaderGone, complain, drop_stdout, flush_stdout, prepare_streams
+from .profile import profile
+from .record import record
+from .replay import replay
+from .show import show
+from .simulate import simulate
+from .version import version
 
 FAILED = 1
 WRONG_USE = 2
@@ -37,17 +35,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("generate")(cli_generate.generate)
-app.command("demo")(cli_demo.demo)
-app.command("profile")(cli_profile.profile)
-app.command("simulate")(cli_simulate.simulate)
-app.command("bench")(cli_bench.bench)
-app.command("record")(cli_record.record)
-app.command("replay")(cli_replay.replay)
-app.command("show")(cli_show.show)
-app.command("check")(cli_check.check)
-app.command("doctor")(cli_doctor.doctor)
-app.command("version")(cli_version.version)
+app.command("generate")(generate)
+app.command("demo")(demo)
+app.command("profile")(profile)
+app.command("simulate")(simulate)
+app.command("bench")(bench)
+app.command("record")(record)
+app.command("replay")(replay)
+app.command("show")(show)
+app.command("check")(check)
+app.command("doctor")(doctor)
+app.command("version")(version)
 
 
 def main() -> None:
@@ -77,7 +75,3 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     return code if isinstance(code, int) else 0
-
-
-if __name__ == "__main__":
-    main()

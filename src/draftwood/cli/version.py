@@ -6,8 +6,8 @@ import platform
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
 
-from . import __version__
-from .cli_io import write
+from .. import __version__
+from .io import write
 
 LIBRARIES = ("torch", "transformers", "numba")
 

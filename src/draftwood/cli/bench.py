@@ -10,63 +10,45 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from .cli_evidence import (
+from ..errors import UsageError
+from .evidence import adopt_profile, end_ids, load_profile, names, numbers, progress, prompt_sets, render_units
+from .io import notice, stdout_for_results, write, write_json
+from .load import LoadOptions, check_pair, load_engine, waiting_for
+from .options import (
+    BlockOption,
+    BudgetsOption,
+    CandidatesOption,
+    DeviceOption,
+    DrafterOption,
+    Dtype,
+    DtypeOption,
+    JsonOption,
     LimitOption,
-    NoLiveOption,
+    LiveCostsOption,
+    ModelArgument,
     ProfileOption,
     PromptsOption,
     RawOption,
     StaleOption,
     SystemOption,
-    adopt_profile,
-    end_ids,
-    load_profile,
-    names,
-    numbers,
-    progress,
-    prompt_sets,
-    render_units,
-)
-from .cli_io import notice, stdout_for_results, write, write_json
-from .cli_load import (
-    DeviceOption,
-    DrafterOption,
-    Dtype,
-    DtypeOption,
-    LoadOptions,
-    ModelArgument,
     ThreadsOption,
     at_least_one,
-    check_pair,
-    integer,
-    load_engine,
     number,
-    waiting_for,
 )
-from .errors import UsageError
 
 if TYPE_CHECKING:
-    from . import Engine
-    from .bench.methods import Method
-    from .bench.prompts import PromptSet
-    from .bench.recipes import Recipe
-    from .bench.session import BenchRun
-    from .bench.units import Unit
+    from .. import Engine
+    from ..bench.methods import Method
+    from ..bench.prompts import PromptSet
+    from ..bench.recipes import Recipe
+    from ..bench.session import BenchRun
+    from ..bench.units import Unit
 
 DEFAULT_POLICIES = "ar,chain,ddtree,caddtree,auto"
 DEFAULT_TOKENS = 256
 
 PoliciesOption = Annotated[
     str | None, typer.Option("--policies", metavar="NAMES", help=f"Rows; default: {DEFAULT_POLICIES}.")
-]
-BudgetsOption = Annotated[
-    str | None, typer.Option("--budgets", metavar="N,N,...", help="One ddtree row for each of these budgets.")
-]
-CandidatesOption = Annotated[
-    int | None, typer.Option("--candidates", parser=integer, metavar="K", help="Candidates per depth of all trees.")
-]
-BlockOption = Annotated[
-    int | None, typer.Option("--block-size", parser=at_least_one, metavar="N", help="Rows of a drafter block.")
 ]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder for results, samples and plots.")
@@ -97,7 +79,6 @@ MethodsOption = Annotated[
 RecipeOption = Annotated[str | None, typer.Option("--recipe", help="Settings of a paper's experiment.")]
 ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run in the output folder.")]
 PlotsOption = Annotated[bool, typer.Option("--plots/--no-plots", help="Draw PNG and SVG plots (extra plot).")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +117,7 @@ def bench(
     methods_from: MethodsOption = None,
     profile: ProfileOption = None,
     allow_stale_profile: StaleOption = False,
-    no_live_costs: NoLiveOption = False,
+    live_costs: LiveCostsOption = True,
     resume: ResumeOption = False,
     raw: RawOption = False,
     system: SystemOption = None,
@@ -157,16 +138,16 @@ def bench(
     with stdout_for_results() as results:
         with waiting_for(f"loading {model}"):
             engine = load_engine(load)
-        adopt_profile(engine, costs, allow_stale=allow_stale_profile, live_costs=not no_live_costs)
+        adopt_profile(engine, costs, allow_stale=allow_stale_profile, live_costs=live_costs)
         methods = _methods(engine, load, methods_from)
         plan = _plan(asked, engine.state.drafter.block_size if engine.state.drafter is not None else 2, list(methods))
         units = _units(engine, plan, sets, raw=raw, system=system)
         settings = {
             "model": model, "drafter": drafter or "", "dtype": engine.dtype_name, "device": engine.device_name,
             "threads": engine.threads, "sets": [prompts.name for prompts in sets], "raw": raw, "system": system,
-            "live_costs": not no_live_costs, "profile": None if profile is None else str(profile),
+            "live_costs": live_costs, "profile": None if profile is None else str(profile),
         }  # fmt: skip
-        job = _Job(engine, plan, units, methods, settings, output, resume, plots, raw, not no_live_costs)
+        job = _Job(engine, plan, units, methods, settings, output, resume, plots, raw, live_costs)
         run = job.run()
         if as_json:
             write_json({"lines": run.to_json()}, results)
@@ -195,10 +176,10 @@ class _Job:
         """Measure; results are written after every set, so that an interruption keeps finished rows."""
         from dataclasses import asdict
 
-        from .bench.provenance import provenance
-        from .bench.results import SampleStore, save_results
-        from .bench.runner import turns
-        from .bench.session import BenchOptions, needs_costs, run_bench
+        from ..bench.provenance import provenance
+        from ..bench.results import SampleStore, save_results
+        from ..bench.runner import turns
+        from ..bench.session import BenchOptions, needs_costs, run_bench
 
         engine, panels = self.engine, self.plan.panels
         if needs_costs(panels):
@@ -240,9 +221,9 @@ def _check(
     methods_from: Path | None,
 ) -> list[PromptSet]:
     """Refuse what can be refused before a model is loaded; returns the prompt sets."""
-    from .bench.results import check_folder
-    from .bench.summary import TIMERS
-    from .policy import POLICIES
+    from ..bench.results import check_folder
+    from ..bench.summary import TIMERS
+    from ..policy import POLICIES
 
     if asked.timer is not None and asked.timer not in TIMERS:
         raise UsageError(f"timer {asked.timer!r}: expected one of {', '.join(TIMERS)}")
@@ -264,9 +245,9 @@ def _check(
 
 def _plan(asked: _Asked, block_size: int, methods: Sequence[str]) -> Recipe:
     """Rows and settings: a recipe's, overridden by what was asked for, or those of the options alone."""
-    from .bench.plan import BenchRow, Panel, rows_of
-    from .bench.recipes import RECIPES, Recipe, check_recipe
-    from .core import Sampling
+    from ..bench.plan import BenchRow, Panel, rows_of
+    from ..bench.recipes import RECIPES, Recipe, check_recipe
+    from ..core import Sampling
 
     if asked.recipe is not None:
         if asked.policies or asked.budgets or asked.candidates is not None or asked.block_size is not None:
@@ -299,7 +280,7 @@ def _plan(asked: _Asked, block_size: int, methods: Sequence[str]) -> Recipe:
 
 
 def _units(engine: Engine, plan: Recipe, sets: Sequence[PromptSet], *, raw: bool, system: str | None) -> list[Unit]:
-    from .bench.recipes import prefix_units
+    from ..bench.recipes import prefix_units
 
     spec = engine.state.target.spec
     if plan.prefixes:
@@ -308,11 +289,11 @@ def _units(engine: Engine, plan: Recipe, sets: Sequence[PromptSet], *, raw: bool
 
 
 def _methods(engine: Engine, load: LoadOptions, path: Path | None) -> dict[str, Method]:
-    from .bench.methods import Pair, load_methods
+    from ..bench.methods import Pair, load_methods
 
     if path is None:
         return {}
-    from .target.source import fetch_folder, resolve_model
+    from ..target.source import fetch_folder, resolve_model
 
     folder = resolve_model(load.model).drafter
     if load.drafter is not None:
@@ -332,9 +313,9 @@ def _methods(engine: Engine, load: LoadOptions, path: Path | None) -> dict[str, 
 
 def _write_reports(job: _Job, run: BenchRun, where: dict[str, Any], samples: Sequence[Any], folder: Path) -> None:
     """Markdown and plots beside the results."""
-    from .bench.plots import plots_available, save_plots
-    from .bench.tables import markdown
-    from .replay.draw import write_whole
+    from ..bench.plots import plots_available, save_plots
+    from ..bench.tables import markdown
+    from ..replay.draw import write_whole
 
     hardware = where["hardware"]
     facts = {
@@ -353,7 +334,7 @@ def _write_reports(job: _Job, run: BenchRun, where: dict[str, Any], samples: Seq
 
 
 def _print(run: BenchRun, plan: Recipe, results: TextIO) -> None:
-    from .bench.tables import text_tables
+    from ..bench.tables import text_tables
 
     encoding = getattr(results, "encoding", None) or "ascii"
     title = f"{plan.title}\n" if plan.title else ""

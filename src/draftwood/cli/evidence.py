@@ -1,4 +1,4 @@
-"""Options and steps that `bench`, `record`, `replay` and `show` share."""
+"""Steps that `bench`, `record`, `replay` and `show` share."""
 
 from __future__ import annotations
 
@@ -6,41 +6,17 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from .cli_io import notice, read_argument
-from .cli_load import integer
-from .errors import UsageError
+from ..errors import UsageError
+from .io import notice, read_argument
 
 if TYPE_CHECKING:
-    from . import Engine
-    from .bench.prompts import PromptSet
-    from .bench.units import Unit
-    from .cost.profile import CostProfile
-    from .policy import Policy
-
-PromptsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--prompts",
-        metavar="SETS",
-        help="JSONL files, bundled sets or hub:OWNER/NAME; commas between names, or the option again.",
-    ),
-]
-LimitOption = Annotated[
-    int | None, typer.Option("--limit", parser=integer, metavar="N", help="Prompts of each set; default: all.")
-]
-ProfileOption = Annotated[
-    Path | None, typer.Option("--profile", metavar="FILE", help="Cost profile, as draftwood profile writes it.")
-]
-StaleOption = Annotated[bool, typer.Option("--allow-stale-profile", help="Take a profile that was measured elsewhere.")]
-NoLiveOption = Annotated[
-    bool, typer.Option("--no-live-costs", help="Choose by the profile alone, whatever the machine does meanwhile.")
-]
-RawOption = Annotated[bool, typer.Option("--raw", help="Do not apply the chat template.")]
-SystemOption = Annotated[str | None, typer.Option("--system", help="System message of the chat template.")]
+    from .. import Engine
+    from ..bench.prompts import PromptSet
+    from ..bench.units import Unit
+    from ..cost.profile import CostProfile
+    from ..policy import Policy
 
 
 def names(text: str | None) -> list[str]:
@@ -61,15 +37,15 @@ def numbers(text: str | None, option: str) -> list[int]:
 
 def prompt_sets(arguments: Sequence[str] | None, limit: int | None) -> list[PromptSet]:
     """The named sets, all bundled ones without a name."""
-    from .bench.hub import load_sets, split_names
-    from .bench.prompts import BUNDLED_SETS
+    from ..bench.hub import load_sets, split_names
+    from ..bench.prompts import BUNDLED_SETS
 
     return load_sets(split_names(arguments) if arguments else list(BUNDLED_SETS), limit)
 
 
 def load_profile(path: Path | None) -> CostProfile | None:
     """The profile file, read before any model is."""
-    from .cost.profile import CostProfile
+    from ..cost.profile import CostProfile
 
     return None if path is None else CostProfile.load(path)
 
@@ -87,7 +63,7 @@ def adopt_profile(engine: Engine, profile: CostProfile | None, *, allow_stale: b
 
 def make_rule(engine: Engine, name: str, options: dict[str, Any]) -> Policy:
     """The policy, with constants of the engine's costs, which are measured now if it needs any."""
-    from .policy import POLICIES, make_policy
+    from ..policy import POLICIES, make_policy
 
     needs = name in POLICIES and POLICIES[name].needs_costs
     return make_policy(name, profile=engine.ensure_costs() if needs else None, **options)
@@ -104,8 +80,8 @@ def render_units(
     engine: Engine, sets: Sequence[PromptSet], *, raw: bool, system: str | None, history_tokens: int
 ) -> list[Unit]:
     """Prompts as ids; the history of conversations is decoded by `ar`."""
-    from .bench.session import reference_answer
-    from .bench.units import Rendering, render
+    from ..bench.session import reference_answer
+    from ..bench.units import Rendering, render
 
     if engine.codec is None:
         raise UsageError("this model has no tokenizer")
@@ -115,7 +91,7 @@ def render_units(
 
 def check_parent(path: Path, option: str) -> None:
     """Raise UsageError unless a file can be made at `path`: found out before hours of work, not after."""
-    from .bench.results import check_folder
+    from ..bench.results import check_folder
 
     if path.is_dir():
         raise UsageError(f"{option} {path}: is a folder, expected a file name")

@@ -11,25 +11,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .cli_io import notice, stdout_for_results, write, write_json
-from .cli_load import (
+from ..errors import CostError, UsageError
+from .io import notice, stdout_for_results, write, write_json
+from .load import LoadOptions, check_pair, load_engine, waiting_for
+from .options import (
     DeviceOption,
     DrafterOption,
     Dtype,
     DtypeOption,
-    LoadOptions,
+    JsonOption,
     ModelArgument,
     ThreadsOption,
-    check_pair,
     integer,
-    load_engine,
     number,
-    waiting_for,
 )
-from .errors import CostError, UsageError
 
 if TYPE_CHECKING:
-    from .cost import CostProfile
+    from ..cost import CostProfile
 
 PARTIAL = ".partial"
 
@@ -47,7 +45,6 @@ SecondsOption = Annotated[
 ]
 ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on from FILE.partial.")]
 PlotOption = Annotated[str | None, typer.Option("--plot", metavar="PNG", help="Draw the costs too.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 Report = Callable[[int, int, float | None], None]
 
@@ -70,7 +67,7 @@ def profile(
     """Measure what a round of MODEL and its drafter costs on this machine, and write it to FILE."""
     path = writable(output, ".json")
     picture = None if plot is None else writable(plot, ".png")
-    from .engine.measuring.profile import MeasureOptions, measure_profile
+    from ..engine.measuring.profile import MeasureOptions, measure_profile
 
     partial = path.with_name(path.name + PARTIAL)
     options = MeasureOptions(
@@ -84,7 +81,7 @@ def profile(
     load = LoadOptions(model, drafter, dtype.value, device, threads)
     check_pair(load, "auto")
     if picture is not None:
-        from .bench.plot_costs import require_matplotlib
+        from ..bench.plot_costs import require_matplotlib
 
         require_matplotlib()
     if partial.exists() and not resume:
@@ -97,7 +94,7 @@ def profile(
         measured.save(path)
         partial.unlink(missing_ok=True)
         if picture is not None:
-            from .bench.plot_costs import plot_costs
+            from ..bench.plot_costs import plot_costs
 
             plot_costs(measured, picture, width=cast_width(measured))
         if as_json:
@@ -126,7 +123,7 @@ def integers(text: str, option: str) -> tuple[int, ...]:
 
 def cast_width(measured: CostProfile) -> int | None:
     """The width that `cast` would deploy; None when the profile does not carry it that far."""
-    from .policy.cast import Cast
+    from ..policy.cast import Cast
 
     try:
         return Cast(max_nodes=int(measured.rows[-1]) - 1).with_profile(measured).width

@@ -7,38 +7,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .cli_evidence import (
-    NoLiveOption,
-    ProfileOption,
-    RawOption,
-    StaleOption,
-    SystemOption,
-    adopt_profile,
-    check_parent,
-    end_ids,
-    load_profile,
-    make_rule,
-)
-from .cli_io import notice, read_argument, read_prompt, stdout_for_results, write
-from .cli_load import (
+from ..errors import UsageError
+from .evidence import adopt_profile, check_parent, end_ids, load_profile, make_rule
+from .io import notice, read_argument, read_prompt, stdout_for_results, write
+from .load import LoadOptions, check_pair, load_engine, waiting_for
+from .options import (
+    BudgetOption,
+    CandidatesOption,
     DeviceOption,
     DrafterOption,
     Dtype,
     DtypeOption,
-    LoadOptions,
+    LiveCostsOption,
+    MaxTokensOption,
     ModelArgument,
+    ProfileOption,
+    RawOption,
+    SeedOption,
+    StaleOption,
+    SystemOption,
+    TemperatureOption,
     ThreadsOption,
-    at_least_one,
-    check_pair,
     integer,
-    load_engine,
-    number,
-    waiting_for,
 )
-from .errors import UsageError
 
 if TYPE_CHECKING:
-    from .bench.show import ShownGeneration
+    from ..bench.show import ShownGeneration
 
 PICTURES = (".svg", ".png")
 
@@ -51,17 +45,6 @@ HtmlOption = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="A page about the whole generation, without a network.")
 ]
 PolicyOption = Annotated[str, typer.Option("--policy", help="Rule that sizes the draft tree.")]
-BudgetOption = Annotated[
-    int | None, typer.Option("--budget", parser=integer, metavar="N", help="Nodes of every tree (ddtree).")
-]
-CandidatesOption = Annotated[
-    int | None, typer.Option("--candidates", parser=integer, metavar="K", help="Candidates per depth.")
-]
-MaxTokensOption = Annotated[
-    int, typer.Option("--max-tokens", parser=at_least_one, metavar="N", help="Longest answer in tokens.")
-]
-TemperatureOption = Annotated[float, typer.Option("--temperature", parser=number, metavar="T", help="0 is greedy.")]
-SeedOption = Annotated[int, typer.Option("--seed", parser=integer, metavar="N", help="Seed of sampling.")]
 
 
 def show(
@@ -79,7 +62,7 @@ def show(
     seed: SeedOption = 0,
     profile: ProfileOption = None,
     allow_stale_profile: StaleOption = False,
-    no_live_costs: NoLiveOption = False,
+    live_costs: LiveCostsOption = True,
     raw: RawOption = False,
     system: SystemOption = None,
     dtype: DtypeOption = Dtype.AUTO,
@@ -87,9 +70,9 @@ def show(
     threads: ThreadsOption = None,
 ) -> None:
     """Decode PROMPT with MODEL and show the draft tree of one round: in the terminal, as a picture or as a page."""
-    from .core import Sampling
-    from .engine import RequestOptions
-    from .policy import make_policy
+    from ..core import Sampling
+    from ..engine import RequestOptions
+    from ..policy import make_policy
 
     given = (("budget", budget), ("candidates", candidates))
     options: dict[str, Any] = {name: value for name, value in given if value is not None}
@@ -103,9 +86,9 @@ def show(
     with stdout_for_results() as results:
         with waiting_for(f"loading {model}"):
             engine = load_engine(load)
-        adopt_profile(engine, costs, allow_stale=allow_stale_profile, live_costs=not no_live_costs)
+        adopt_profile(engine, costs, allow_stale=allow_stale_profile, live_costs=live_costs)
         rule = make_rule(engine, policy, options)
-        from .bench.show import watch_generation
+        from ..bench.show import watch_generation
 
         if engine.codec is None:
             raise UsageError("this model has no tokenizer")
@@ -136,8 +119,8 @@ def _write(
     shown: ShownGeneration, round_index: int, output: Path | None, html: Path | None, prompt: str, facts: dict[str, Any]
 ) -> None:
     """The files that were asked for."""
-    from .replay.draw import save_picture
-    from .replay.report import html_report, save_report
+    from ..replay.draw import save_picture
+    from ..replay.report import html_report, save_report
 
     if output is not None:
         tree = shown.round(round_index).tree
@@ -157,7 +140,7 @@ def _write(
 
 
 def _terminal(shown: ShownGeneration, round_index: int, encoding: str) -> str:
-    from .replay.draw import draw_text
+    from ..replay.draw import draw_text
 
     view = shown.round(round_index)
     assert view.tree is not None

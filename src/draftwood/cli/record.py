@@ -7,40 +7,32 @@ from typing import Annotated, Any
 
 import typer
 
-from .cli_evidence import (
-    LimitOption,
-    NoLiveOption,
-    ProfileOption,
-    PromptsOption,
-    RawOption,
-    StaleOption,
-    SystemOption,
-    adopt_profile,
-    check_parent,
-    end_ids,
-    load_profile,
-    make_rule,
-    progress,
-    prompt_sets,
-    render_units,
-)
-from .cli_io import stdout_for_results, write
-from .cli_load import (
+from ..errors import UsageError
+from .evidence import adopt_profile, check_parent, end_ids, load_profile, make_rule, progress, prompt_sets, render_units
+from .io import stdout_for_results, write
+from .load import LoadOptions, check_pair, load_engine, waiting_for
+from .options import (
+    BlockOption,
+    BudgetOption,
+    CandidatesOption,
     DeviceOption,
     DrafterOption,
     Dtype,
     DtypeOption,
-    LoadOptions,
+    LimitOption,
+    LiveCostsOption,
+    MaxTokensOption,
     ModelArgument,
+    ProfileOption,
+    PromptsOption,
+    RawOption,
+    SeedOption,
+    StaleOption,
+    SystemOption,
+    TemperatureOption,
     ThreadsOption,
     at_least_one,
-    check_pair,
-    integer,
-    load_engine,
-    number,
-    waiting_for,
 )
-from .errors import UsageError
 
 DEFAULT_POLICY = "auto"
 
@@ -49,20 +41,6 @@ EveryOption = Annotated[
     bool, typer.Option("--every-position", help="Draft at every position of the plain text: replays any policy.")
 ]
 PolicyOption = Annotated[str | None, typer.Option("--policy", help="Whose rounds are recorded; default: auto.")]
-BudgetOption = Annotated[
-    int | None, typer.Option("--budget", parser=integer, metavar="N", help="Nodes of every tree (ddtree).")
-]
-CandidatesOption = Annotated[
-    int | None, typer.Option("--candidates", parser=integer, metavar="K", help="Candidates per depth of the policy.")
-]
-MaxTokensOption = Annotated[
-    int, typer.Option("--max-tokens", parser=at_least_one, metavar="N", help="Longest answer in tokens.")
-]
-TemperatureOption = Annotated[float, typer.Option("--temperature", parser=number, metavar="T", help="0 is greedy.")]
-SeedOption = Annotated[int, typer.Option("--seed", parser=integer, metavar="N", help="Seed of sampling.")]
-BlockOption = Annotated[
-    int | None, typer.Option("--block-size", parser=at_least_one, metavar="N", help="Rows of a drafter block.")
-]
 BatchOption = Annotated[
     int | None,
     typer.Option(
@@ -88,7 +66,7 @@ def record(
     batch: BatchOption = None,
     profile: ProfileOption = None,
     allow_stale_profile: StaleOption = False,
-    no_live_costs: NoLiveOption = False,
+    live_costs: LiveCostsOption = True,
     raw: RawOption = False,
     system: SystemOption = None,
     dtype: DtypeOption = Dtype.AUTO,
@@ -103,14 +81,14 @@ def record(
     check_pair(load, name)
     check_parent(output, "--output")
     sets, costs = prompt_sets(prompts, limit), load_profile(profile)
-    from .bench.provenance import versions
-    from .bench.record import EVERY_POSITION_BATCH, RecordOptions
-    from .bench.record import record as record_trace
+    from ..bench.provenance import versions
+    from ..bench.record import EVERY_POSITION_BATCH, RecordOptions
+    from ..bench.record import record as record_trace
 
     with stdout_for_results() as results:
         with waiting_for(f"loading {model}"):
             engine = load_engine(load)
-        adopt_profile(engine, costs, allow_stale=allow_stale_profile, live_costs=not no_live_costs)
+        adopt_profile(engine, costs, allow_stale=allow_stale_profile, live_costs=live_costs)
         rule = None if every_position else make_rule(engine, name, options)
         units = render_units(engine, sets, raw=raw, system=system, history_tokens=max_tokens)
         size = batch or (EVERY_POSITION_BATCH if every_position else 1)
@@ -125,7 +103,7 @@ def record(
 
 def _check(every_position: bool, policy: str | None, options: dict[str, Any], batch: int | None) -> None:
     """Refuse what can be refused before a model is loaded."""
-    from .policy import make_policy
+    from ..policy import make_policy
 
     if every_position:
         if policy is not None or options:

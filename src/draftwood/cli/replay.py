@@ -9,18 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .cli_evidence import ProfileOption, load_profile, names, numbers
-from .cli_io import stdout_for_results, write, write_json
+from .evidence import load_profile, names, numbers
+from .io import stdout_for_results, write, write_json
+from .options import JsonOption
 
 if TYPE_CHECKING:
-    from .bench.replays import ReplayLine
+    from ..bench.replays import ReplayLine
 
 TraceArgument = Annotated[Path, typer.Argument(metavar="TRACE", help="A trace of draftwood record (.npz).")]
 PoliciesOption = Annotated[
     str | None, typer.Option("--policies", metavar="NAMES", help="Policies; default: all, by cost only with --profile.")
 ]
 BudgetsOption = Annotated[
-    str | None, typer.Option("--budgets", metavar="N,N,...", help="One ddtree row, and one of each shape, for these.")
+    str | None,
+    typer.Option("--budgets", metavar="N,N,...", help="One ddtree row, and one of each shape, for each of these."),
+]
+ProfileOption = Annotated[
+    Path | None, typer.Option("--profile", metavar="FILE", help="Costs of a round, as `draftwood profile` writes them.")
 ]
 ShapesOption = Annotated[
     str | None, typer.Option("--shapes", metavar="NAMES", help="Fixed shapes: medusa, binary, chain.")
@@ -29,7 +34,6 @@ BySetOption = Annotated[bool, typer.Option("--by-set", help="A table for every p
 DiagnosticsOption = Annotated[
     bool, typer.Option("--diagnostics", help="Print the papers' diagnostics of the drafter too.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 
 
 def replay(
@@ -45,9 +49,9 @@ def replay(
     """Score policies on recorded rounds: committed length, and tokens/s under a cost profile."""
     costs = load_profile(profile)
     sizes = numbers(budgets, "--budgets")
-    from .bench.replays import arms_of, diagnose, replay_lines, with_gains
-    from .bench.summary import OVERALL
-    from .replay.trace import load
+    from ..bench.replays import arms_of, diagnose, replay_lines, with_gains
+    from ..bench.summary import OVERALL
+    from ..replay.trace import load
 
     with stdout_for_results() as results:
         recorded = load(trace)
@@ -66,13 +70,13 @@ def replay(
         encoding = getattr(results, "encoding", None) or "ascii"
         write(_tables(shown, notes, encoding), results)
         if found is not None:
-            from .bench.diagnosis import diagnosis_text
+            from ..bench.diagnosis import diagnosis_text
 
             write(diagnosis_text(found, encoding), results)
 
 
 def _tables(lines: Sequence[ReplayLine], notes: Sequence[str], encoding: str) -> str:
-    from .bench.tables import number, text_grid
+    from ..bench.tables import number, text_grid
 
     heads = ("arm", "tokens/s", "committed", "rows (sd)", "skipped", "rounds", "")
     parts = []

@@ -1,0 +1,5 @@
+"""`python -m draftwood.cli`."""
+
+from .app import main
+
+main()

@@ -1,0 +1,93 @@
+"""Loading a pair, as all commands do it: checks before, quiet libraries, notices on standard error."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import UsageError
+from .io import notice
+
+if TYPE_CHECKING:
+    from .. import Engine
+    from ..engine import EngineConfig
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """Which model to load, and how."""
+
+    model: str
+    drafter: str | None
+    dtype: str
+    device: str
+    threads: int | None
+    profile: Path | None = None
+    allow_stale_profile: bool = False
+    live_costs: bool = True
+    config: EngineConfig | None = None
+    """Settings of the engine; None: the usual ones."""
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Folder for converted models: $DRAFTWOOD_CACHE, else $XDG_CACHE_HOME/draftwood, else ~/.cache/draftwood."""
+    if own := environment.get("DRAFTWOOD_CACHE"):
+        return Path(own)
+    shared = environment.get("XDG_CACHE_HOME")
+    return (Path(shared) if shared else Path.home() / ".cache") / "draftwood"
+
+
+def check_pair(options: LoadOptions, policy: str) -> None:
+    """Raise UsageError before anything is loaded: unknown model, or a policy that drafts without a drafter."""
+    from ..policy import POLICIES
+    from ..target.source import resolve_model
+
+    bundled = resolve_model(options.model).drafter
+    if POLICIES[policy].drafts and options.drafter is None and bundled is None:
+        raise UsageError(f"policy {policy!r} needs a drafter for {options.model!r}: give --drafter, or --policy ar")
+
+
+def load_engine(options: LoadOptions) -> Engine:
+    """Load the pair quietly; notices go to standard error."""
+    from .. import Engine
+    from ..target.quiet import quiet_libraries
+    from ..target.threads import default_threads
+
+    quiet_libraries()
+    warnings.showwarning = _as_notice
+    return Engine.load(
+        options.model,
+        options.drafter,
+        dtype=options.dtype,
+        device=options.device,
+        threads=options.threads or default_threads(),
+        cache_dir=cache_folder(os.environ),
+        notify=notice,
+        profile=options.profile,
+        allow_stale_profile=options.allow_stale_profile,
+        live_costs=options.live_costs,
+        config=options.config,
+    )
+
+
+@contextmanager
+def waiting_for(what: str) -> Iterator[None]:
+    """Show on a terminal that something takes a while; the line is gone afterwards."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what, spinner="line"):
+        yield
+
+
+def _as_notice(message: Warning | str, *_: object, **__: object) -> None:
+    """How a warning of ours is shown: one line, without the source line that raised it."""
+    notice(str(message))

@@ -1,0 +1,125 @@
+"""Options that more than one command takes, and the parsers behind them: a wrong value is named in one line."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Dtype(str, Enum):
+    """Number types of a run."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+    FLOAT64 = "float64"
+
+
+class Switch(str, Enum):
+    """A part that can be turned on or off."""
+
+    ON = "on"
+    OFF = "off"
+
+
+def integer(text: str) -> int:
+    """Parse a whole number; the error names what was given."""
+    try:
+        return int(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is not a whole number") from error
+
+
+def at_least_one(text: str) -> int:
+    """Parse a whole number that is at least 1."""
+    value = integer(text)
+    if value < 1:
+        raise typer.BadParameter(f"{value} is out of range, expected at least 1")
+    return value
+
+
+def number(text: str) -> float:
+    """Parse a number; the error names what was given."""
+    try:
+        return float(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is not a number") from error
+
+
+# The pair, and where it runs.
+ModelArgument = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="A Hugging Face id, a local folder, a .gguf file or demo:smollm2."),
+]
+DrafterOption = Annotated[
+    str | None,
+    typer.Option("--drafter", metavar="D", help="A DFlash drafter: folder or Hugging Face id."),
+]
+DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Number type of weights and arithmetic.")]
+DeviceOption = Annotated[str, typer.Option("--device", help="Where to run: cpu, cuda, cuda:1, ...")]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--threads",
+        parser=at_least_one,
+        metavar="N",
+        help="CPU threads; default: what cores, affinity and cgroup quota allow.",
+    ),
+]
+
+# Costs.
+ProfileOption = Annotated[
+    Path | None,
+    typer.Option("--profile", metavar="FILE", help="Costs measured by `draftwood profile`; default: a quick probe."),
+]
+StaleOption = Annotated[
+    bool, typer.Option("--allow-stale-profile", help="Use costs of another machine, setting or pair.")
+]
+LiveCostsOption = Annotated[
+    bool, typer.Option("--live-costs/--no-live-costs", help="Correct the costs while decoding.")
+]
+
+# Prompts, and how they become token ids.
+PromptsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--prompts",
+        metavar="SETS",
+        help="JSONL files, bundled sets or hub:OWNER/NAME; commas between names, or the option again.",
+    ),
+]
+LimitOption = Annotated[
+    int | None, typer.Option("--limit", parser=integer, metavar="N", help="Prompts of each set; default: all.")
+]
+RawOption = Annotated[bool, typer.Option("--raw", help="Do not apply the chat template.")]
+SystemOption = Annotated[str | None, typer.Option("--system", help="System message of the chat template.")]
+
+# The tree.
+BudgetOption = Annotated[
+    int | None, typer.Option("--budget", parser=integer, metavar="N", help="Nodes of every tree (ddtree), 0 to 1024.")
+]
+BudgetsOption = Annotated[
+    str | None, typer.Option("--budgets", metavar="N,N,...", help="One ddtree row for each of these budgets.")
+]
+CandidatesOption = Annotated[
+    int | None, typer.Option("--candidates", parser=integer, metavar="K", help="Candidates per depth of a tree.")
+]
+BlockOption = Annotated[
+    int | None, typer.Option("--block-size", parser=at_least_one, metavar="N", help="Rows of a drafter block.")
+]
+
+# Sampling and length.
+MaxTokensOption = Annotated[
+    int, typer.Option("--max-tokens", parser=at_least_one, metavar="N", help="Longest answer in tokens.")
+]
+TemperatureOption = Annotated[
+    float, typer.Option("--temperature", parser=number, metavar="T", help="0 is greedy; above 0 samples exactly.")
+]
+SeedOption = Annotated[int, typer.Option("--seed", parser=integer, metavar="N", help="Seed of sampling.")]
+
+# Output.
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
