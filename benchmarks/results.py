@@ -177,8 +177,10 @@ def _trace(study: Study) -> Trace:
 
 
 def _replays(study: Study, trace: Trace, profile: CostProfile, forests: Forests) -> dict[str, Any]:
-    depth = trace.rounds.logp.shape[1]
-    arms = arms_of(None, sorted({*study.widths, depth}), (), trace, profile)
+    # The oracle must know where the measured steps end, or a rule that finds them would win by that alone.
+    edges = {int(rows) - 1 for rows in profile.rows if 1 < rows <= max(study.widths) + 1}
+    budgets = sorted({*study.widths, *edges, trace.rounds.logp.shape[1]})
+    arms = arms_of(None, budgets, (), trace, profile)
     arms |= {label: make_policy("auto", profile=profile, **options) for label, options in VARIANTS.items()}
     lines, _ = replay_lines(trace, arms, profile, forests=forests)
     return {"lines": [asdict(line) for line in lines]}

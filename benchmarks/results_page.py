@@ -58,7 +58,8 @@ def replay_text(replays: dict[str, Any], best: int) -> str:
     chosen = ", ".join(f"{name} {line.budget}" for name, line in oracle.items())
     text = (
         "Every position of the texts was drafted, so each arm is replayed exactly; seconds are those of the cost "
-        f"profile, not of this run. Oracle budgets: {chosen}. The five arms below use {best}."
+        "profile, not of this run. Budgets: those asked for, and every measured number of rows without its root. "
+        f"Oracle budgets: {chosen}. The five arms below use {best}."
     )
     return f"### Width sweep by replay\n\n{text}\n\n{markdown_table(heads, rows)}"
 
