@@ -13,8 +13,9 @@ from stub_drafter import KnowingDrafter
 
 from draftwood.bench.units import Unit
 from draftwood.engine import Engine, EngineConfig
+from draftwood.engine.jobs import Forward
 from draftwood.engine.request import Job
-from draftwood.engine.stages import Forward, Stages
+from draftwood.engine.stages import Stages
 from draftwood.target.hf import HFTarget
 
 TOKENS = 24

@@ -104,7 +104,7 @@ def test_tree_mask_bug_is_different(monkeypatch: pytest.MonkeyPatch) -> None:
         rows = tree.num_rows  # type: ignore[attr-defined]
         return np.ones((rows, rows), bool)
 
-    monkeypatch.setattr("draftwood.engine.stages.visibility", everything)
+    monkeypatch.setattr("draftwood.engine.jobs.visibility", everything)
     assert check(engine_for(units())).verdict == "different"
 
 

@@ -18,8 +18,9 @@ import torch
 
 from ..core import ROOT_NODE, DraftTree, Verdict
 from ..engine import Engine, RequestOptions
+from ..engine.jobs import Forward
 from ..engine.request import Job
-from ..engine.stages import Forward, Stages
+from ..engine.stages import Stages
 from ..errors import UsageError
 from ..policy import Policy, make_policy
 from ..tree.layout import find_child

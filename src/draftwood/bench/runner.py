@@ -13,7 +13,8 @@ import torch
 from ..core import Pack
 from ..cost.profile import CostProfile
 from ..engine import Engine, RequestOptions
-from ..engine.stages import Forward, Stages
+from ..engine.jobs import Forward
+from ..engine.stages import Stages
 from ..engine.state import EngineState
 from ..errors import DraftwoodError, UsageError
 from ..policy import Policy, make_policy

@@ -271,7 +271,7 @@ class CostProfile:
         if name not in self._outside:
             self._outside.add(name)
             warnings.warn(
-                f"{name} {value} is beyond the measured {last}: the last segment of the cost curve is continued",
+                f"{name} beyond the measured {last}: the last segment of the cost curve is continued",
                 CostWarning,
                 stacklevel=4,
             )

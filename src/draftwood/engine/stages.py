@@ -1,4 +1,7 @@
-"""The stages that `step` calls, in order. Each is a function of the engine state and the jobs of this step."""
+"""The stages that `step` calls, in order. Each is a function of the engine state and the jobs of this step.
+
+Drafting, growing, choosing and verifying are here; `jobs` makes what they work on, `outcome` ends the step.
+"""
 
 from __future__ import annotations
 
@@ -6,51 +9,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 
-from ..core import DraftBlock, DraftTree, Pack, RoundRecord, Segment, Visibility
+from ..core import DraftBlock, Pack
 from ..cost.rounds import RoundCosts
 from ..draft.base import Drafter, DraftRequest
 from ..errors import CostError, NonFiniteLogitsError
-from ..policy import Policy, RoundOutcome
+from ..policy import Policy
 from ..policy.batch import Member, allocate, draft_wishes
 from ..tree.grow import grow as grow_tree
-from ..tree.grow import root_tree
-from ..tree.layout import positions, visibility
-from ..verify import walk as walk_tree
-from .costs import Load
+from ..tree.layout import positions
+from .jobs import Forward, pack, schedule
+from .outcome import commit, deliver, walk
 from .request import Job, Request
-from .scheduler import admit, finish
 from .state import EngineState
-
-
-class Forward(NamedTuple):
-    """What the target gave for a pack."""
-
-    pack: Pack
-    logits: torch.Tensor
-    """(len(logit_rows), V)."""
-    taps: torch.Tensor | None
-    """(len(tap_rows), taps * h)."""
-
-
-def schedule(state: EngineState) -> list[Job]:
-    """One job per running request; prompts share `prefill_chunk` rows per step in order of arrival."""
-    admit(state)
-    budget = state.config.prefill_chunk
-    jobs = []
-    for request in state.running:
-        if not request.in_prefill:
-            jobs.append(_round_job(state, request))
-        elif budget > 0:
-            stop = min(request.prefilled + budget, len(request.prompt_ids))
-            budget -= stop - request.prefilled
-            jobs.append(_prefill_job(request, stop))
-    state.load = _load(jobs)
-    return jobs
 
 
 def draft(state: EngineState, jobs: list[Job]) -> DraftBlock | None:
@@ -120,107 +94,11 @@ def choose(state: EngineState, jobs: list[Job]) -> None:
             job.pos = positions(job.tree, job.request.context_len)
 
 
-def pack(state: EngineState, jobs: list[Job]) -> Pack:
-    """Join the jobs' rows; a job that is judged gets logits, a drafting request gets taps."""
-    segments, logit_rows, tap_rows = [], [], []
-    row = 0
-    for job in jobs:
-        request, num_rows = job.request, len(job.token_ids)
-        rows = np.arange(row, row + num_rows)
-        job.row_start = row
-        tree = job.tree if job.draft_index is not None else None
-        segments.append(
-            Segment(
-                request=request.id,
-                row_start=row,
-                num_rows=num_rows,
-                prefix_len=state.pool.prefix_len(request.id),
-                prefix=state.pool.prefix(request.id),
-                staged=state.pool.reserve(request.id, num_rows),
-                visibility=Visibility.CAUSAL if tree is None else Visibility.ANCESTORS,
-                visible=None if tree is None else visibility(tree),
-            )
-        )
-        if job.tree is not None:
-            logit_rows.append(rows if job.is_round else rows[-1:])
-        if request.policy.drafts:
-            tap_rows.append(rows)
-        row += num_rows
-    return Pack(
-        token_ids=np.concatenate([job.token_ids for job in jobs]),
-        pos=np.concatenate([job.pos for job in jobs]),
-        logit_rows=_joined(logit_rows),
-        tap_rows=_joined(tap_rows),
-        segments=tuple(segments),
-    )
-
-
 def verify(state: EngineState, packed: Pack) -> Forward:
     """One target forward."""
     taps = state.tap_buffer(len(packed.tap_rows)) if len(packed.tap_rows) else None
     layers = state.tap_layers if taps is not None else ()
     return Forward(packed, state.target.forward(packed, state.pool, layers, taps), taps)
-
-
-def walk(jobs: list[Job], forward: Forward) -> None:
-    """Let the target decide each judged tree."""
-    start = 0
-    for job in jobs:
-        job.path = np.arange(len(job.token_ids))
-        if job.tree is None:
-            continue
-        logits = forward.logits[start : start + job.tree.num_rows]
-        start += job.tree.num_rows
-        if job.request.error is not None:
-            continue
-        try:
-            verdict = walk_tree(job.tree, logits, job.request.choose, int(job.pos[0 if job.is_round else -1]))
-        except NonFiniteLogitsError as error:
-            _set_back(job, job.tree, error)
-            continue
-        job.request.plain_next = False
-        if job.is_round:
-            job.path = verdict.path
-        job.new_tokens = (*(int(token) for token in job.tree.token[verdict.path[1:]]), verdict.pending)
-
-
-def commit(state: EngineState, jobs: list[Job], forward: Forward) -> None:
-    """Make the accepted rows prefix, in the target's pool and in the drafter's context."""
-    tap = 0
-    for job in jobs:
-        request = job.request
-        if request.error is None:
-            state.pool.commit(request.id, job.path)
-        if request.policy.drafts and forward.taps is not None:
-            rows = forward.taps[tap : tap + len(job.token_ids)]
-            tap += len(job.token_ids)
-            if state.drafter is not None and request.error is None and len(job.path):
-                whole = len(job.path) == len(rows)
-                state.drafter.commit(request.id, rows if whole else rows[torch.from_numpy(job.path).to(rows.device)])
-
-
-def deliver(state: EngineState, jobs: list[Job]) -> list[Request]:
-    """Append the decided tokens up to the first stop or cap, record the rounds, retire what has ended."""
-    now_s = perf_counter()
-    predicted_s = _predicted_s(state, jobs)
-    for job in jobs:
-        request = job.request
-        context, was_round = request.context_len, job.is_round
-        if not was_round:
-            request.prefilled += len(job.token_ids)
-        delivered = _append(request, job.new_tokens)
-        if request.first_token_s is None and delivered:
-            request.first_token_s = now_s
-        if was_round and job.new_tokens:
-            _record(state, job, context=context, delivered=delivered, predicted_s=predicted_s)
-        if request.error is not None:
-            request.finish_reason = "error"
-        elif request.finish_reason is None and request.context_len >= state.target.spec.context_limit:
-            request.finish_reason = "length"
-        if request.finished:
-            request.finished_s = now_s
-            finish(state, request)
-    return [job.request for job in jobs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,94 +160,7 @@ def _draft_finite(drafter: Drafter, jobs: list[Job], wanted: list[DraftRequest],
     return drafter.draft(finite, candidates) if finite else None
 
 
-def _set_back(job: Job, tree: DraftTree, error: NonFiniteLogitsError) -> None:
-    """End the request, or decide the round again without drafts.
-
-    A drafted row that is not finite spoils rows that do not see it, for a masked NaN is still 0 * NaN in a product.
-    Plain decoding never met that row, so only a round of the root alone tells whether the text itself is at fault.
-    """
-    if not (job.is_round and tree.num_nodes):
-        job.request.error = error
-        return
-    job.request.plain_next = True
-    job.path = np.empty(0, dtype=np.int64)
-
-
-def _round_job(state: EngineState, request: Request) -> Job:
-    """The pending token; how deep a tree may reach follows from tokens, context and block left."""
-    depth = 0
-    if request.policy.drafts and state.drafter is not None and not request.plain_next:
-        room = state.target.spec.context_limit - request.context_len
-        depth = max(0, min(request.block_size - 1, request.remaining_tokens - 1, room - 1))
-    return Job(
-        request=request,
-        token_ids=np.array([request.token_ids[-1]], dtype=np.int64),
-        pos=np.array([request.context_len], dtype=np.int64),
-        tree=root_tree(request.token_ids[-1]),
-        max_depth=depth,
-    )
-
-
-def _prefill_job(request: Request, stop: int) -> Job:
-    pos = np.arange(request.prefilled, stop, dtype=np.int64)
-    last = stop == len(request.prompt_ids)
-    tree = root_tree(int(request.prompt_ids[-1])) if last else None
-    return Job(request=request, token_ids=request.prompt_ids[request.prefilled : stop], pos=pos, tree=tree)
-
-
-def _append(request: Request, tokens: tuple[int, ...]) -> int:
-    """Scan in order; the first event wins. Returns how many tokens were delivered."""
-    for delivered, token in enumerate(tokens, start=1):
-        request.token_ids.append(token)
-        if token in request.limits.end_ids:
-            request.finish_reason = "stop"
-        elif request.remaining_tokens == 0:
-            request.finish_reason = "length"
-        if request.finished:
-            return delivered
-    return len(tokens)
-
-
-def _load(jobs: list[Job]) -> Load:
-    """What the step carries whatever the policies choose: one root per round, all prefill rows."""
-    rounds = [job for job in jobs if job.is_round]
-    context = sum(job.request.context_len for job in rounds) // max(1, len(rounds))
-    rows = sum(len(job.token_ids) for job in jobs)
-    return Load(rows, context, max(1, len(rounds)), has_prefill=len(rounds) < len(jobs))
-
-
 def _costs(state: EngineState, policy: Policy, extra_rows: int) -> RoundCosts:
     if state.costs is None or state.load is None:
         raise CostError(f"policy {policy.name} needs a cost profile: give one with --profile, or measure it first")
     return state.costs.round_costs(state.load, policy, extra_rows=extra_rows)
-
-
-def _predicted_s(state: EngineState, jobs: list[Job]) -> float | None:
-    """Predicted seconds of this step under the profile; None without one, and where no round will read them."""
-    if state.costs is None or state.load is None or not any(job.is_round for job in jobs):
-        return None
-    rows = sum(len(job.token_ids) for job in jobs)
-    return state.costs.predicted_s(state.load, rows, sum(job.draft_index is not None for job in jobs))
-
-
-def _record(state: EngineState, job: Job, *, context: int, delivered: int, predicted_s: float | None) -> None:
-    """Keep the round and let the policy learn from it."""
-    request = job.request
-    assert job.tree is not None
-    factors = state.costs.factors if state.costs is not None else None
-    record = RoundRecord(
-        rows=job.tree.num_rows,
-        committed=delivered,
-        drafted=job.draft_index is not None,
-        context=context,
-        accepted=len(job.path) - 1,
-        predicted_s=predicted_s,
-        cost_factors=None if factors is None else (factors.base, factors.slope, factors.draft),
-    )
-    request.rounds.append(record)
-    outcome = RoundOutcome(record, job.tree, job.path, job.costs)
-    state.remember(request, request.policy.observe(state.policy_state(request), outcome))
-
-
-def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
