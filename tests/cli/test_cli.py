@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -276,6 +277,13 @@ class TestDemo:
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["version"]) == 0
     assert capsys.readouterr().out.startswith("draftwood 0.1.0 (Python 3.")
+
+
+def test_bars_of_libraries_are_off_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for asked, expected in ((None, "1"), ("0", "0")):
+        monkeypatch.setattr(os, "environ", {} if asked is None else {"TQDM_DISABLE": asked})
+        assert cli.run(["version"]) == 0
+        assert os.environ["TQDM_DISABLE"] == expected
 
 
 def test_cache_folder_follows_the_environment() -> None:

@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 the check failed or the run broke off, 2 wrong use or bad 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -56,6 +57,8 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; errors become one line on standard error."""
     prepare_streams()
+    # Read when tqdm is imported: one bar of transformers obeys no other switch and would end up in a log or a pipe.
+    os.environ.setdefault("TQDM_DISABLE", "1")
     try:
         code = app(list(arguments), prog_name="draftwood", standalone_mode=False)
         flush_stdout()
