@@ -165,10 +165,11 @@ class Sampling:
     completion: int = 0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise UsageError(f"temperature {self.temperature}: expected a finite number >= 0")
-        if not 0 <= self.seed < 2**63:
-            raise UsageError(f"seed {self.seed}: expected 0 to 2**63 - 1")
+        number = isinstance(self.temperature, int | float | np.number)
+        if not (number and math.isfinite(self.temperature) and self.temperature >= 0):
+            raise UsageError(f"temperature {self.temperature!r}: expected a finite number >= 0")
+        if not (isinstance(self.seed, int | np.integer) and 0 <= self.seed < 2**63):
+            raise UsageError(f"seed {self.seed!r}: expected 0 to 2**63 - 1")
 
     @property
     def greedy(self) -> bool:

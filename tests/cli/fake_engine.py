@@ -37,6 +37,12 @@ class FakeEngine:
         self.requests.append({"prompts": list(prompts), **request})
         return [self._answer(prompt, request["policy"]) for prompt in prompts]
 
+    def encode(self, prompt: str, *, raw: bool, system: str | None) -> str:
+        """The prompt itself, so that answers can repeat it."""
+        if prompt == "too long":
+            raise RequestError("prompt of 9000 tokens: expected at most 8192")
+        return prompt if system is None else f"{system}: {prompt}"
+
     def generate_unordered(self, prompts: Sequence[str], **request: Any) -> Iterator[tuple[int, Any]]:
         """The last prompt ends first."""
         self.requests.append({"prompts": list(prompts), **request})

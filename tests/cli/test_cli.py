@@ -127,14 +127,29 @@ class TestGenerateSets:
     def test_a_line_each_in_the_order_they_end(
         self, engine: FakeEngine, capsys: pytest.CaptureFixture[str], file: Path
     ) -> None:
-        line = "--limit 2 --batch 3 --share uniform --min-nodes 1 --policy cast"
+        line = "--limit 2 --batch 3 --share uniform --min-nodes 1 --policy ratio"
         assert cli.run(["generate", DEMO, "--prompts", str(file), *line.split()]) == 0
         captured = capsys.readouterr()
         rows = [json.loads(text) for text in captured.out.splitlines()]
-        assert [(row["set"], row["id"], row["text"]) for row in rows] == [("mine", "2", "c"), ("mine", "one", "ab")]
-        assert "1 of 2 prompts are conversations: only the first turn is decoded" in captured.err
+        told = [(row["index"], row["set"], row["id"], row["text"]) for row in rows]
+        assert told == [(1, "mine", "2", "c"), (0, "mine", "one", "ab")]
+        assert "1 of 2 prompts are conversations: only their `prompt` is decoded" in captured.err
         assert engine.requests[0]["prompts"] == ["ab", "c"] and engine.closed == 1
         assert vars_of(engine).config == EngineConfig(max_requests=3, sharing=Sharing("uniform", 1))
+
+    def test_the_system_message_is_encoded_once(self, engine: FakeEngine, file: Path) -> None:
+        line = ["generate", DEMO, "--prompts", str(file), "--limit", "1", "--system", "be"]
+        assert cli.run(line) == 0
+        assert engine.requests[0]["prompts"] == ["be: ab"] and engine.requests[0]["system"] is None
+
+    def test_a_prompt_that_cannot_be_decoded_is_named_before_anything_runs(
+        self, engine: FakeEngine, capsys: pytest.CaptureFixture[str], file: Path
+    ) -> None:
+        file.write_text('{"prompt": "ab"}\n{"prompt": "too long", "id": "big"}\n')
+        assert cli.run(["generate", DEMO, "--prompts", str(file)]) == 2
+        captured = capsys.readouterr()
+        assert captured.out == "" and engine.requests == []
+        assert captured.err.endswith("error: prompt set mine, id big: prompt of 9000 tokens: expected at most 8192\n")
 
     def test_an_interrupt_keeps_what_has_ended(
         self, engine: FakeEngine, capsys: pytest.CaptureFixture[str], file: Path
@@ -183,7 +198,11 @@ class TestBadInput:
             ([DEMO, "hi", "--share", "uniform"], "--share uniform: needs several prompts"),
             ([DEMO, "hi", "--min-nodes", "0"], "--min-nodes 0: needs several prompts"),
             ([DEMO, "--prompts", "chat", "--share", "evenly"], "'evenly': expected one of shared, uniform"),
-            ([DEMO, "--prompts", "chat", "--min-nodes", "-1"], "min_nodes -1: expected 0 or more"),
+            ([DEMO, "--prompts", "chat", "--min-nodes", "-1"], "min_nodes -1: expected 0 to 1024"),
+            (
+                [DEMO, "--prompts", "chat", "--policy", "cast", "--share", "uniform", "--min-nodes", "3"],
+                "policy 'cast' has one width under --share uniform",
+            ),
             ([DEMO, "--prompts", "chat", "--batch", "0"], "--batch': 0 is out of range"),
             ([DEMO, "--prompts", "chat", "--policy", "ddtree", "--share", "uniform"], "not used by policy 'ddtree'"),
             ([DEMO, "--prompts", "chat", "--policy", "chain", "--min-nodes", "2"], "not used by policy 'chain'"),
@@ -277,6 +296,14 @@ class TestDemo:
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["version"]) == 0
     assert capsys.readouterr().out.startswith("draftwood 0.1.0 (Python 3.")
+
+
+def test_the_help_names_every_policy(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("generate", "show", "record"):
+        assert cli.run([command, "--help"]) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert "ar, chain, ddtree, cast, caddtree, ratio or auto" in said
+    assert set(POLICIES) == {"ar", "chain", "ddtree", "cast", "caddtree", "ratio", "auto"}
 
 
 def test_bars_of_libraries_are_off_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,13 @@ def test_bad_use_of_the_real_command() -> None:
     assert_one_error_line(run("generate", "absent.gguf", "hi", real=True))
 
 
+@pytest.mark.parametrize(("closed", "line", "code"), [(">&-", "version", 0), ("2>&-", "generate absent.gguf hi", 2)])
+def test_streams_that_are_closed_from_the_start(closed: str, line: str, code: int) -> None:
+    script = f'"{sys.executable}" -m draftwood.cli {line} {closed}'
+    done = subprocess.run(["sh", "-c", script], capture_output=True, env=environment(), timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")
+
+
 def test_reader_that_leaves_early() -> None:
     process = subprocess.Popen(
         command("generate", DEMO, "endless"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()

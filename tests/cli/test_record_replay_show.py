@@ -111,7 +111,7 @@ class TestReplay:
     def test_says_what_is_biased(
         self, tmp_path: Path, loaded: list[Engine], capsys: pytest.CaptureFixture[str]
     ) -> None:
-        assert cli.run(record(tmp_path, "--policy", "ddtree", "--budget", "7")) == 0
+        assert cli.run(record(tmp_path, "--budget", "7")) == 0
         capsys.readouterr()
         assert (
             cli.run(["replay", str(tmp_path / "t.npz"), "--policies", "chain", "--budgets", "7", "--diagnostics"]) == 0
@@ -157,7 +157,7 @@ class TestReplay:
 
 @pytest.mark.usefixtures("loaded")
 class TestShow:
-    LINE = ("show", DEMO, "p1", "--raw", "--policy", "ddtree", "--budget", "7", "--max-tokens", "24")
+    LINE = ("show", DEMO, "p1", "--raw", "--budget", "7", "--max-tokens", "24")
 
     def test_tree_in_the_terminal(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.run([*self.LINE, "--round", "1"]) == 0

@@ -236,6 +236,8 @@ BAD_PROMPTS: list[tuple[Any, str]] = [
     (["1"], "prompt token id '1': expected an integer"),
     ([[1, 2], [3]], "prompt token id [1, 2]: expected an integer"),
     ("text", "this engine has no tokenizer: give token ids"),
+    (None, "prompt None: expected text or a sequence of token ids"),
+    (b"ab", "prompt b'ab': expected text or a sequence of token ids"),
 ]
 
 
@@ -244,7 +246,8 @@ def test_bad_prompts_are_refused_before_anything_runs(prompt: Any, message: str)
     engine = Engine(family("llama", "float32").target)
     with pytest.raises(UsageError) as caught:
         engine.generate([[1, 2], prompt], policy="ar", max_tokens=4)
-    assert str(caught.value) == message
+    place = "prompts[1]: " if isinstance(caught.value, RequestError) else ""
+    assert str(caught.value) == place + message
     assert engine.step() == [] and engine.state.pool.requests == ()
 
 
@@ -252,6 +255,9 @@ def test_bad_prompts_are_refused_before_anything_runs(prompt: Any, message: str)
     ("options", "message"),
     [
         ({"max_tokens": 0}, "max_tokens 0: expected at least 1"),
+        ({"max_tokens": 2.5}, "max_tokens 2.5: expected a whole number"),
+        ({"temperature": "1"}, "temperature '1': expected a finite number >= 0"),
+        ({"seed": 1.5}, "seed 1.5: expected 0 to 2[*][*]63 - 1"),
         ({"temperature": -0.5}, "temperature -0.5: expected a finite number >= 0"),
         ({"temperature": float("nan")}, "temperature nan: expected a finite number >= 0"),
         ({"temperature": float("inf")}, "temperature inf: expected a finite number >= 0"),

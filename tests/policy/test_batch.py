@@ -170,7 +170,9 @@ def test_sharers_decide_on_drafting_together() -> None:
 def test_wrong_sharing_is_named() -> None:
     with pytest.raises(UsageError, match="share 'fair': expected one of shared, uniform"):
         Sharing("fair")
-    with pytest.raises(UsageError, match="min_nodes -1: expected 0 or more"):
+    with pytest.raises(UsageError, match="min_nodes -1: expected 0 to 1024"):
         Sharing(min_nodes=-1)
+    with pytest.raises(UsageError, match="min_nodes 1025: expected 0 to 1024"):
+        Sharing(min_nodes=1025)
     with pytest.raises(UsageError, match="policy ratio shares a round by its costs: expected a cost profile"):
         allocate([Member(make_policy("ratio"), np.ones(2))], None)

@@ -91,4 +91,7 @@ def _parse(line: str, number: int, place: str) -> Prompt:
         raise UsageError(f"prompt set {place}: no `prompt` text")
     if any("\ud800" <= char <= "\udfff" for piece in (text, *turns) for char in piece):
         raise UsageError(f"prompt set {place}: half a surrogate pair is no text")
-    return Prompt(str(row.get("id", number)), text, tuple(turns))
+    name = row.get("id", number)
+    if not isinstance(name, str | int):
+        raise UsageError(f"prompt set {place}: `id` {json.dumps(name)} must be text or a whole number")
+    return Prompt(str(name), text, tuple(turns))

@@ -23,7 +23,12 @@ ShareOption = Annotated[
 ]
 MinNodesOption = Annotated[
     int | None,
-    typer.Option("--min-nodes", parser=integer, metavar="N", help="Nodes that every prompt gets first; default 0."),
+    typer.Option(
+        "--min-nodes",
+        parser=integer,
+        metavar="N",
+        help="Least nodes of a prompt in a round that is divided; default 0.",
+    ),
 ]
 
 
@@ -48,11 +53,14 @@ class BatchOptions:
         from ..policy import SharedPolicy, make_policy
         from ..policy.batch import Sharing
 
-        if not isinstance(make_policy(policy), SharedPolicy):
+        rule = make_policy(policy)
+        if not isinstance(rule, SharedPolicy):
             for option, value in {"--share": self.share, "--min-nodes": self.min_nodes}.items():
                 if value is not None:
                     raise UsageError(f"{option} {value} is not used by policy {policy!r}, which shares nothing")
         sharing = Sharing(self.share or "shared", self.min_nodes or 0)
+        if self.min_nodes is not None and not rule.shares and sharing.share == "uniform":
+            raise UsageError(f"--min-nodes {self.min_nodes}: policy {policy!r} has one width under --share uniform")
         if self.batch is None:
             return EngineConfig(sharing=sharing)
         return EngineConfig(sharing=sharing, max_requests=self.batch)

@@ -1,4 +1,4 @@
-"""Steps that `bench`, `record`, `replay` and `show` share."""
+"""Steps that several commands share: prompt sets, profiles, policies, files to write, progress."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from ..errors import UsageError
+from ..errors import RequestError, UsageError
 from .batch import BatchOption, BatchOptions, MinNodesOption, ShareOption
 from .evidence import prompt_sets
 from .io import notice, read_argument, read_prompt, stdout_for_results, write, write_json
@@ -27,6 +27,7 @@ from .options import (
     LiveCostsOption,
     MaxTokensOption,
     ModelArgument,
+    PolicyOption,
     ProfileOption,
     PromptsOption,
     RawOption,
@@ -37,23 +38,15 @@ from .options import (
     ThreadsOption,
     integer,
     number,
+    policy_name,
 )
 
 if TYPE_CHECKING:
     from .. import Engine, Generation
     from ..bench.prompts import PromptSet
 
-DEFAULT_POLICY = "auto"
-BUDGET_POLICY = "ddtree"
-
 LonePromptArgument = Annotated[
     str | None, typer.Argument(metavar="[PROMPT]", help="The prompt as it is; - reads standard input.")
-]
-PolicyOption = Annotated[
-    str | None,
-    typer.Option(
-        "--policy", help=f"Rule that sizes the tree; default: {DEFAULT_POLICY}, {BUDGET_POLICY} with --budget."
-    ),
 ]
 MaxNodesOption = Annotated[
     int | None, typer.Option("--max-nodes", parser=integer, metavar="N", help="Largest tree (cost-aware policies).")
@@ -122,7 +115,7 @@ def generate(
     }
     given = {name: value for name, value in policy_options.items() if value is not None}
     request: dict[str, Any] = {
-        "policy": policy or (DEFAULT_POLICY if budget is None else BUDGET_POLICY),
+        "policy": policy_name(policy, budget),
         "max_tokens": max_tokens,
         "temperature": temperature,
         "seed": seed,
@@ -197,15 +190,24 @@ def _prompt_sets(
 
 
 def _decode_sets(engine: Engine, sets: Sequence[PromptSet], request: dict[str, Any], results: TextIO) -> None:
-    """Decode all prompts and write a line for each, with its `set` and `id`; an interrupt keeps what was written."""
+    """Decode all prompts and write a line for each: `index` counts the prompts asked for, lines come as they end.
+
+    A prompt that cannot be decoded is named before anything runs; an interrupt keeps what was written.
+    """
     rows = [(prompts.name, prompt) for prompts in sets for prompt in prompts.prompts]
     talks = sum(len(prompt.turns) > 1 for _, prompt in rows)
     if talks:
-        notice(f"{talks} of {len(rows)} prompts are conversations: only the first turn is decoded")
-    with closing(engine.generate_unordered([prompt.text for _, prompt in rows], **request)) as ended:
+        notice(f"{talks} of {len(rows)} prompts are conversations: only their `prompt` is decoded")
+    encoded = []
+    for name, prompt in rows:
+        try:
+            encoded.append(engine.encode(prompt.text, raw=request["raw"], system=request["system"]))
+        except RequestError as error:
+            raise RequestError(f"prompt set {name}, id {prompt.id}: {error}") from error
+    with closing(engine.generate_unordered(encoded, **{**request, "system": None})) as ended:
         for index, generation in ended:
             name, prompt = rows[index]
-            write_json({"set": name, "id": prompt.id, **as_object(generation)}, results)
+            write_json({"index": index, "set": name, "id": prompt.id, **as_object(generation)}, results)
 
 
 def _stream(engine: Engine, prompt: str, request: dict[str, Any], results: TextIO) -> None:

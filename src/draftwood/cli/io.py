@@ -22,7 +22,14 @@ class ReaderGone(Exception):
 
 
 def prepare_streams() -> None:
-    """Let a terminal that cannot show a character show a replacement instead of failing."""
+    """Let a terminal that cannot show a character show a replacement instead of failing; replace closed streams.
+
+    Python leaves None where a stream was closed before the start, as `>&-` does.
+    """
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (stays open)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     if isinstance(sys.stderr, TextIOWrapper):

@@ -23,6 +23,7 @@ from .options import (
     LiveCostsOption,
     MaxTokensOption,
     ModelArgument,
+    PolicyOption,
     ProfileOption,
     PromptsOption,
     RawOption,
@@ -32,15 +33,13 @@ from .options import (
     TemperatureOption,
     ThreadsOption,
     at_least_one,
+    policy_name,
 )
-
-DEFAULT_POLICY = "auto"
 
 OutputOption = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The trace, an .npz file.")]
 EveryOption = Annotated[
     bool, typer.Option("--every-position", help="Draft at every position of the plain text: replays any policy.")
 ]
-PolicyOption = Annotated[str | None, typer.Option("--policy", help="Whose rounds are recorded; default: auto.")]
 BatchOption = Annotated[
     int | None,
     typer.Option(
@@ -75,8 +74,8 @@ def record(
 ) -> None:
     """Decode prompts with MODEL and write what every round drafted, chose and cost to one trace."""
     options = {name: value for name, value in (("budget", budget), ("candidates", candidates)) if value is not None}
-    _check(every_position, policy, options, batch)
-    name = policy or DEFAULT_POLICY
+    name = policy_name(policy, budget)
+    _check(every_position, policy, name, options, batch)
     load = LoadOptions(model, drafter, dtype.value, device, threads)
     check_pair(load, name)
     check_parent(output, "--output")
@@ -101,7 +100,7 @@ def record(
         write(f"{output}: {trace.num_requests} requests, {trace.num_rounds} rounds\n", results)
 
 
-def _check(every_position: bool, policy: str | None, options: dict[str, Any], batch: int | None) -> None:
+def _check(every_position: bool, policy: str | None, name: str, options: dict[str, Any], batch: int | None) -> None:
     """Refuse what can be refused before a model is loaded."""
     from ..policy import make_policy
 
@@ -111,6 +110,6 @@ def _check(every_position: bool, policy: str | None, options: dict[str, Any], ba
         return
     if batch is not None:
         raise UsageError(f"--batch {batch}: a policy's own rounds are recorded one request at a time")
-    rule = make_policy(policy or DEFAULT_POLICY, **options)
+    rule = make_policy(name, **options)
     if not rule.drafts:
         raise UsageError(f"policy {rule.name!r} never drafts: use --every-position, or a policy that drafts")

@@ -21,6 +21,7 @@ from .options import (
     LiveCostsOption,
     MaxTokensOption,
     ModelArgument,
+    PolicyOption,
     ProfileOption,
     RawOption,
     SeedOption,
@@ -29,6 +30,7 @@ from .options import (
     TemperatureOption,
     ThreadsOption,
     integer,
+    policy_name,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +46,6 @@ OutputOption = Annotated[
 HtmlOption = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="A page about the whole generation, without a network.")
 ]
-PolicyOption = Annotated[str, typer.Option("--policy", help="Rule that sizes the draft tree.")]
 
 
 def show(
@@ -54,7 +55,7 @@ def show(
     round_index: RoundOption = 0,
     output: OutputOption = None,
     html: HtmlOption = None,
-    policy: PolicyOption = "auto",
+    policy: PolicyOption = None,
     budget: BudgetOption = None,
     candidates: CandidatesOption = None,
     max_tokens: MaxTokensOption = 64,
@@ -75,19 +76,20 @@ def show(
     from ..policy import make_policy
 
     given = (("budget", budget), ("candidates", candidates))
-    options: dict[str, Any] = {name: value for name, value in given if value is not None}
+    options: dict[str, Any] = {option: value for option, value in given if value is not None}
     load = LoadOptions(model, drafter, dtype.value, device, threads)
     text, said = read_prompt(prompt), None if system is None else read_argument(system, "--system")
-    make_policy(policy, **options)
+    name = policy_name(policy, budget)
+    make_policy(name, **options)
     Sampling(temperature, seed)
-    check_pair(load, policy)
+    check_pair(load, name)
     _check_outputs(text, round_index, output, html)
     costs = load_profile(profile)
     with stdout_for_results() as results:
         with waiting_for(f"loading {model}"):
             engine = load_engine(load)
         adopt_profile(engine, costs, allow_stale=allow_stale_profile, live_costs=live_costs)
-        rule = make_rule(engine, policy, options)
+        rule = make_rule(engine, name, options)
         from ..bench.show import watch_generation
 
         if engine.codec is None:
@@ -95,7 +97,7 @@ def show(
         prompt_ids = engine.codec.encode(text, raw=raw, system=said)
         asked = RequestOptions(max_tokens, temperature, seed, end_ids=end_ids(engine, raw))
         shown = watch_generation(engine, prompt_ids, rule, asked)
-        facts = {"model": model, "policy": _label(policy, options), "device": engine.device_name,
+        facts = {"model": model, "policy": _label(name, options), "device": engine.device_name,
                  "dtype": engine.dtype_name, "threads": str(engine.threads)}  # fmt: skip
         _write(shown, round_index, output, html, text, facts)
         if output is None and html is None:

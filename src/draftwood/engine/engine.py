@@ -150,9 +150,12 @@ class Engine(RequestEngine):
             raise UsageError("prompts: expected a list of prompts, got one string")
         options = RequestOptions(max_tokens, temperature, seed, block_size=block_size, end_ids=self._end_ids(raw=raw))
         rule = self._policy(policy, policy_options)
-        encoded = [self._encode(prompt, raw=raw, system=system) for prompt in prompts]
-        for ids in encoded:
-            self._checked_prompt(ids)
+        encoded = []
+        for index, prompt in enumerate(prompts):
+            try:
+                encoded.append(self.encode(prompt, raw=raw, system=system))
+            except RequestError as error:
+                raise error if len(prompts) == 1 else RequestError(f"prompts[{index}]: {error}") from error
         return self._as_they_end(encoded, rule, options, timing=timing)
 
     def stream(
@@ -174,7 +177,22 @@ class Engine(RequestEngine):
         """
         options = RequestOptions(max_tokens, temperature, seed, block_size=block_size, end_ids=self._end_ids(raw=raw))
         rule = self._policy(policy, policy_options)
-        return self._pieces(self._request(self._encode(prompt, raw=raw, system=system), rule, options))
+        return self._pieces(self._request(self.encode(prompt, raw=raw, system=system), rule, options))
+
+    def encode(self, prompt: str | Sequence[int], *, raw: bool = False, system: str | None = None) -> Sequence[int]:
+        """Token ids of a prompt as `generate` takes it. Raises RequestError for one that cannot be decoded."""
+        if isinstance(prompt, str):
+            if self.codec is None:
+                raise UsageError("this engine has no tokenizer: give token ids")
+            if not prompt:
+                raise RequestError("prompt '': expected at least one character")
+            if any("\ud800" <= char <= "\udfff" for char in prompt):
+                raise RequestError(f"prompt {prompt!r}: half a surrogate pair is no text")
+            prompt = self.codec.encode(prompt, raw=raw, system=system)
+        elif isinstance(prompt, bytes) or not hasattr(prompt, "__len__"):
+            raise RequestError(f"prompt {prompt!r}: expected text or a sequence of token ids")
+        self._checked_prompt(prompt)
+        return prompt
 
     def result(self, request: Request) -> Generation:
         """The result of a request that has ended."""
@@ -258,15 +276,6 @@ class Engine(RequestEngine):
 
     def _text(self, token_ids: Sequence[int]) -> str:
         return self.codec.decode(token_ids) if self.codec is not None else ""
-
-    def _encode(self, prompt: str | Sequence[int], *, raw: bool, system: str | None) -> Sequence[int]:
-        if not isinstance(prompt, str):
-            return prompt
-        if self.codec is None:
-            raise UsageError("this engine has no tokenizer: give token ids")
-        if not prompt:
-            raise RequestError("prompt '': expected at least one character")
-        return self.codec.encode(prompt, raw=raw, system=system)
 
     def _policy(self, policy: str | Policy, options: dict[str, Any]) -> Policy:
         if isinstance(policy, str):

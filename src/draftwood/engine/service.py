@@ -53,6 +53,8 @@ class RequestOptions:
     """Ids that end the text; None: the model's own, the end of a chat turn included."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.max_tokens, int | np.integer):
+            raise RequestError(f"max_tokens {self.max_tokens!r}: expected a whole number")
         if self.max_tokens < 1:
             raise RequestError(f"max_tokens {self.max_tokens}: expected at least 1")
         self.sampling()

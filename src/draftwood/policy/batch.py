@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..core import MAX_NODES
 from ..errors import UsageError
 from .base import Policy, PolicyState, RoundCosts, SharedPolicy
 
@@ -35,8 +36,8 @@ class Sharing:
     def __post_init__(self) -> None:
         if self.share not in SHARES:
             raise UsageError(f"share {self.share!r}: expected one of {', '.join(SHARES)}")
-        if self.min_nodes < 0:
-            raise UsageError(f"min_nodes {self.min_nodes}: expected 0 or more")
+        if not 0 <= self.min_nodes <= MAX_NODES:
+            raise UsageError(f"min_nodes {self.min_nodes}: expected 0 to {MAX_NODES}")
 
 
 SHARED = Sharing()
