@@ -9,7 +9,7 @@ from torch import nn
 from draftwood.linear import MOST_ROWS, FewRowsLinear, helps, use_few_rows, use_plain
 
 
-@pytest.mark.parametrize("rows", [1, 2, 5, 8, 9, 15, 16, 17, MOST_ROWS, MOST_ROWS + 1])
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 7, 8, 9, 15, 16, 17, MOST_ROWS, MOST_ROWS + 1])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("lead", [(), (1,)])
 @pytest.mark.parametrize(("width", "height"), [(24, 40), (40, 24)])

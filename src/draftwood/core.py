@@ -152,6 +152,11 @@ class Verdict:
         return len(self.path)
 
 
+def is_text(text: str) -> bool:
+    """False for a string with half a surrogate pair, which no encoding of text can hold."""
+    return not any("\ud800" <= char <= "\udfff" for char in text)
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How the target's token is chosen.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from ..core import is_text
 from ..errors import UsageError
 
 BUNDLED_SETS = ("gsm8k_like", "code", "chat")
@@ -89,9 +90,9 @@ def _parse(line: str, number: int, place: str) -> Prompt:
     text = row.get("prompt", turns[0] if turns else None)
     if not isinstance(text, str) or not text.strip():
         raise UsageError(f"prompt set {place}: no `prompt` text")
-    if any("\ud800" <= char <= "\udfff" for piece in (text, *turns) for char in piece):
+    if not all(is_text(piece) for piece in (text, *turns)):
         raise UsageError(f"prompt set {place}: half a surrogate pair is no text")
     name = row.get("id", number)
-    if not isinstance(name, str | int):
+    if not isinstance(name, str | int) or isinstance(name, bool):
         raise UsageError(f"prompt set {place}: `id` {json.dumps(name)} must be text or a whole number")
     return Prompt(str(name), text, tuple(turns))

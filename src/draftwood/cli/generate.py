@@ -104,16 +104,16 @@ def generate(
     """Decode PROMPT with MODEL and stream the text; or many --prompts together, a JSON line each as they end."""
     load = LoadOptions(model, drafter, dtype.value, device, threads, profile, allow_stale_profile, live_costs)
     together = BatchOptions(batch, share, min_nodes)
-    policy_options = {
+    parts = {"calibration": calibration, "skipping": skipping}
+    numbers = {
         "budget": budget,
         "candidates": candidates,
         "max_nodes": max_nodes,
         "rate": rate,
         "fixed_rate": fixed_rate,
-        "calibration": None if calibration is None else calibration is Switch.ON,
-        "skipping": None if skipping is None else skipping is Switch.ON,
     }
-    given = {name: value for name, value in policy_options.items() if value is not None}
+    given: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
+    given |= {name: part is Switch.ON for name, part in parts.items() if part is not None}
     request: dict[str, Any] = {
         "policy": policy_name(policy, budget),
         "max_tokens": max_tokens,

@@ -94,7 +94,7 @@ def read_argument(argument: str, name: str) -> str:
 
 
 def _is_text(argument: str) -> bool:
-    # Bytes that the locale could not decode arrive as lone surrogates.
+    # Bytes that the locale could not decode arrive as lone surrogates. As `core.is_text`, without its imports at start.
     return not any("\ud800" <= character <= "\udfff" for character in argument)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..core import is_text
 from ..cost.profile import CostProfile
 from ..errors import RequestError, UsageError
 from ..policy import Policy, make_policy
@@ -155,7 +156,9 @@ class Engine(RequestEngine):
             try:
                 encoded.append(self.encode(prompt, raw=raw, system=system))
             except RequestError as error:
-                raise error if len(prompts) == 1 else RequestError(f"prompts[{index}]: {error}") from error
+                if len(prompts) == 1:
+                    raise
+                raise RequestError(f"prompts[{index}]: {error}") from error
         return self._as_they_end(encoded, rule, options, timing=timing)
 
     def stream(
@@ -186,7 +189,7 @@ class Engine(RequestEngine):
                 raise UsageError("this engine has no tokenizer: give token ids")
             if not prompt:
                 raise RequestError("prompt '': expected at least one character")
-            if any("\ud800" <= char <= "\udfff" for char in prompt):
+            if not is_text(prompt):
                 raise RequestError(f"prompt {prompt!r}: half a surrogate pair is no text")
             prompt = self.codec.encode(prompt, raw=raw, system=system)
         elif isinstance(prompt, bytes) or not hasattr(prompt, "__len__"):
