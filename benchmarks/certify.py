@@ -13,10 +13,9 @@ from typing import Any
 
 from sections import write_section
 
-from draftwood.bench.check import CheckSettings
 from draftwood.bench.plan import rows_of
-from draftwood.bench.prompts import BUNDLED_SETS, load_prompts
-from draftwood.cli.check import (
+from draftwood.certify.texts import CheckSettings
+from draftwood.cli.commands.check import (
     Certificate,
     certify,
     described,
@@ -26,8 +25,9 @@ from draftwood.cli.check import (
     report,
     text_cells,
 )
-from draftwood.cli.demo import machine_facts
+from draftwood.cli.commands.demo import machine_facts
 from draftwood.cli.load import LoadOptions, load_engine
+from draftwood.prompts.sets import BUNDLED_SETS, load_prompts
 
 MODEL = "demo:smollm2"
 RESULTS = Path(__file__).parents[1] / "docs" / "results.md"

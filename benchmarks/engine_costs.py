@@ -26,9 +26,9 @@ import numpy as np
 import torch
 
 from draftwood import Engine
-from draftwood.bench.prompts import load_prompts
 from draftwood.core import DraftBlock
-from draftwood.target.threads import default_threads
+from draftwood.models.threads import default_threads
+from draftwood.prompts.sets import load_prompts
 from draftwood.tree.grow import grow, warm_up
 
 FORWARDS = ("draft", "verify")

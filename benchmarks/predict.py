@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from draftwood import Engine
-from draftwood.bench.prompts import BUNDLED_SETS, load_prompts
 from draftwood.core import RoundRecord
 from draftwood.cost import CostProfile
 from draftwood.engine.measuring.profile import MeasureOptions, measure_profile
+from draftwood.prompts.sets import BUNDLED_SETS, load_prompts
 
 BAR = 0.10
 ARMS: tuple[tuple[str, dict[str, Any]], ...] = (

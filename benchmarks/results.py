@@ -28,25 +28,25 @@ import results_page as page
 from sections import write_section
 
 from draftwood import Engine
-from draftwood.bench.diagnosis import diagnosis_markdown
-from draftwood.bench.hub import load_sets, split_names
 from draftwood.bench.methods import Pair, load_methods
 from draftwood.bench.plan import BenchRow, Panel, rows_of
-from draftwood.bench.prompts import BUNDLED_SETS, PromptSet
 from draftwood.bench.provenance import provenance
-from draftwood.bench.record import RecordOptions, record
-from draftwood.bench.replays import arms_of, diagnose, replay_lines, with_gains
 from draftwood.bench.results import SampleStore
 from draftwood.bench.runner import Sample
 from draftwood.bench.session import BenchOptions, BenchRun, reference_answer, run_bench
 from draftwood.bench.summary import OVERALL
-from draftwood.bench.units import Unit, render
 from draftwood.cost.profile import CostProfile, CostWarning
 from draftwood.errors import DraftwoodError
+from draftwood.models.quiet import quiet_libraries
 from draftwood.policy import make_policy
-from draftwood.replay.forest import Forests
-from draftwood.replay.trace import Trace, load
-from draftwood.target.quiet import quiet_libraries
+from draftwood.prompts.hub import load_sets, split_names
+from draftwood.prompts.sets import BUNDLED_SETS, PromptSet
+from draftwood.prompts.units import Unit, render
+from draftwood.trace.arms import arms_of, diagnose, replay_lines, with_gains
+from draftwood.trace.diagnosis import diagnosis_markdown
+from draftwood.trace.format import Trace, load
+from draftwood.trace.grown import Forests
+from draftwood.trace.record import RecordOptions, record
 
 ROOT = Path(__file__).parents[1]
 WIDTHS = "1,4,8,12,16,24,32,48,64"
@@ -213,7 +213,7 @@ def _bench(
 
 
 def _pair(study: Study) -> Pair:
-    from draftwood.target.source import fetch_folder, resolve_model
+    from draftwood.models.source import fetch_folder, resolve_model
 
     engine, args = study.engine, study.args
     assert engine.codec is not None

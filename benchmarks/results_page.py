@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from draftwood.bench.replays import ReplayLine
 from draftwood.bench.runner import Sample
 from draftwood.bench.session import BenchRun
 from draftwood.bench.stats import rate_ratio
 from draftwood.bench.summary import OVERALL, counted
 from draftwood.bench.tables import cells, groups, headings, markdown_table, notes, number
+from draftwood.trace.arms import ReplayLine
 
 
 def facts(where: Mapping[str, Any], model: str, sets: Mapping[str, int], tokens: int) -> str:

@@ -12,9 +12,9 @@ SOURCE = Path(__file__).parent.parent / "src" / "draftwood"
 LAYERS = (
     {"core", "errors"},
     {"tree", "cost", "verify", "attention", "cache", "linear"},
-    {"policy", "draft", "target"},
+    {"policy", "draft", "models"},
     {"engine"},
-    {"server", "distributed", "bench", "replay", "train"},
+    {"server", "distributed", "prompts", "bench", "certify", "doctor", "trace", "draw", "train"},
     {"cli"},
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
@@ -71,7 +71,7 @@ def test_imports_point_down(path: Path) -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_only_two_layers_know_transformers(path: Path) -> None:
-    allowed = name_of(path).startswith(("target/", "draft/")) or name_of(path) == "attention/__init__.py"
+    allowed = name_of(path).startswith(("models/", "draft/")) or name_of(path) == "attention/__init__.py"
     assert allowed or not any(target[0] == "transformers" for target in imported(path))
 
 

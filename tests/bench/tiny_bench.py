@@ -10,10 +10,10 @@ import numpy as np
 from families import VOCAB, family, healthy
 from stub_drafter import KnowingDrafter
 
-from draftwood.bench.units import Unit
 from draftwood.cost.profile import CostProfile
 from draftwood.draft.base import DraftRequest
 from draftwood.engine import Engine, EngineConfig
+from draftwood.prompts.units import Unit
 
 TOKENS = 40
 LENGTHS = (5, 23, 12)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tiny_bench import engine, profile
 
-from draftwood.cli import bench as cli_bench
-from draftwood.cli import record as cli_record
-from draftwood.cli import show as cli_show
+from draftwood.cli.commands import bench as cli_bench
+from draftwood.cli.commands import record as cli_record
+from draftwood.cli.commands import show as cli_show
 from draftwood.engine import Engine
 
 DEMO = "demo:smollm2"

@@ -94,8 +94,8 @@ class FakeEngine:
 def main() -> None:
     """The console script with the fake engine in place of a model."""
     from draftwood import cli
-    from draftwood.cli import demo as cli_demo
-    from draftwood.cli import generate as cli_generate
+    from draftwood.cli.commands import demo as cli_demo
+    from draftwood.cli.commands import generate as cli_generate
 
     def load_engine(_: object) -> FakeEngine:
         # The loading that this replaces silences the libraries.

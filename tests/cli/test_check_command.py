@@ -11,13 +11,13 @@ import pytest
 from check_world import accept_one_more, engine_for, units, walking
 
 from draftwood import cli
-from draftwood.bench.certify_law import LawCheck
-from draftwood.bench.check import TextCheck
-from draftwood.bench.prompts import Prompt, PromptSet
-from draftwood.cli import check as cli_check
-from draftwood.cli.check import Certificate, checked_rows, mixed_units
+from draftwood.certify.law import LawCheck
+from draftwood.certify.texts import TextCheck
+from draftwood.cli.commands import check as cli_check
+from draftwood.cli.commands.check import Certificate, checked_rows, mixed_units
 from draftwood.engine import Engine
 from draftwood.errors import UsageError
+from draftwood.prompts.sets import Prompt, PromptSet
 
 COMMAND = ["check", "demo:smollm2", "--max-tokens", "16", "--policies", "chain,ddtree"]
 

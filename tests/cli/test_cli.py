@@ -13,8 +13,8 @@ import pytest
 from fake_engine import FakeEngine
 
 from draftwood import cli
-from draftwood.cli import demo as cli_demo
-from draftwood.cli import generate as cli_generate
+from draftwood.cli.commands import demo as cli_demo
+from draftwood.cli.commands import generate as cli_generate
 from draftwood.cli.load import LoadOptions, cache_folder
 from draftwood.engine import EngineConfig
 from draftwood.policy import POLICIES

@@ -13,13 +13,13 @@ from decoding import random_drafter
 from families import family
 
 from draftwood import cli
-from draftwood.bench.consult import Prescription
-from draftwood.bench.doctor import Diagnosis, Finding, Gain
-from draftwood.cli import doctor as cli_doctor
+from draftwood.cli.commands import doctor as cli_doctor
+from draftwood.doctor.consult import Prescription
+from draftwood.doctor.examine import Diagnosis, Finding, Gain
 from draftwood.draft.dflash import DFlashDrafter
 from draftwood.engine import Engine
 from draftwood.errors import ModelError
-from draftwood.target.text import TextCodec
+from draftwood.models.text import TextCodec
 
 COMMAND = ["doctor", "demo:smollm2", "--positions", "50"]
 
@@ -48,7 +48,7 @@ def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
 
     short = Prescription(positions=50, answer_tokens=24, prompts_a_set=2)
     monkeypatch.setattr(cli_doctor, "load_engine", load)
-    monkeypatch.setattr("draftwood.bench.consult.Prescription", lambda *_, **__: short)
+    monkeypatch.setattr("draftwood.doctor.consult.Prescription", lambda *_, **__: short)
     return changes
 
 

@@ -14,10 +14,10 @@ import torch
 from clocked import Pair, clocked_pair
 
 from draftwood import cli
-from draftwood.cli import generate as cli_generate
 from draftwood.cli import load as cli_load
-from draftwood.cli import profile as cli_profile
-from draftwood.cli.profile import time_left
+from draftwood.cli.commands import generate as cli_generate
+from draftwood.cli.commands import profile as cli_profile
+from draftwood.cli.commands.profile import time_left
 from draftwood.cost import CostProfile, CostWarning, Identity
 from draftwood.engine.measuring import profile as measure
 
@@ -233,7 +233,7 @@ class TestSimulate:
 def test_warnings_of_ours_become_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    from draftwood.target import quiet
+    from draftwood.models import quiet
 
     monkeypatch.setattr(quiet, "quiet_libraries", lambda: None)
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)

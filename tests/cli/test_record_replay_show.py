@@ -12,7 +12,7 @@ from evidence_cli import DEMO, error_line, refuse_loading, tiny_commands, write_
 
 from draftwood import cli
 from draftwood.engine import Engine
-from draftwood.replay.trace import load
+from draftwood.trace.format import load
 
 pytestmark = pytest.mark.filterwarnings("ignore::draftwood.cost.profile.CostWarning")
 
@@ -176,7 +176,7 @@ class TestShow:
     def test_text_of_the_page_is_the_generation(self, tmp_path: Path) -> None:
         from tiny_bench import engine, text_of, units
 
-        from draftwood.bench.show import watch_generation
+        from draftwood.draw.show import watch_generation
         from draftwood.engine import RequestOptions
         from draftwood.policy import make_policy
 

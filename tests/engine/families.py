@@ -32,7 +32,7 @@ from transformers import (
 
 from draftwood.attention import SdpaBackend
 from draftwood.core import Sampling
-from draftwood.target.hf import HFTarget
+from draftwood.models.hf import HFTarget
 from draftwood.verify import chooser
 
 VOCAB = 64

@@ -13,9 +13,9 @@ from draftwood.cache import KVPool, LayerSpec
 from draftwood.core import Pack
 from draftwood.draft.base import DraftRequest
 from draftwood.engine import Engine, EngineConfig, Request, RequestOptions
+from draftwood.models.base import TargetSpec
+from draftwood.models.text import TextCodec
 from draftwood.policy import make_policy
-from draftwood.target.base import TargetSpec
-from draftwood.target.text import TextCodec
 
 PROMPT = (1, 2, 3)
 

@@ -11,8 +11,8 @@ import torch
 
 from draftwood import Engine
 from draftwood.cli.load import cache_folder
-from draftwood.target.hf import HFTarget
-from draftwood.target.source import DEMO_INSTALL, DEMO_PACKAGE
+from draftwood.models.hf import HFTarget
+from draftwood.models.source import DEMO_INSTALL, DEMO_PACKAGE
 
 TOKENS = 24
 PROMPTS = {

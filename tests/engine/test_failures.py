@@ -22,8 +22,8 @@ from draftwood.draft.base import DraftRequest
 from draftwood.engine import Engine, EngineConfig, Request, RequestOptions
 from draftwood.engine.stages import STAGE_NAMES, Stages
 from draftwood.errors import CostError, DraftwoodError, NonFiniteLogitsError, RequestError, UsageError
+from draftwood.models.hf import HFTarget
 from draftwood.policy import make_policy
-from draftwood.target.hf import HFTarget
 
 BROKEN = 7
 """Its embedding is NaN in a broken model."""

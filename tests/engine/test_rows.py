@@ -16,7 +16,7 @@ from transformers import DynamicCache
 from draftwood.cache import KVPool, kv_index
 from draftwood.core import Pack, Segment, Visibility
 from draftwood.engine import Engine, EngineConfig, RequestOptions
-from draftwood.target.base import TargetSpec
+from draftwood.models.base import TargetSpec
 
 SHORT = ((5, 14, 0), (23, 9, 0), (12, 16, 1), (2, 12, 2), (31, 10, 3))
 

@@ -16,8 +16,8 @@ from byte_tokenizer import byte_fallback, byte_level
 
 from draftwood.attention import SdpaBackend
 from draftwood.engine import Engine, Piece
-from draftwood.target.hf import HFTarget
-from draftwood.target.text import TextCodec
+from draftwood.models.hf import HFTarget
+from draftwood.models.text import TextCodec
 
 TEXTS = ["on the 😀 then 🇳🇴 end", "😀😀", "Zażółć", "  two  blanks ", "nobreakatallinthisline"]
 POLICIES: list[dict[str, Any]] = [

@@ -11,15 +11,7 @@ import torch
 from draftwood.core import DraftBlock, DraftTree, Verdict
 from draftwood.tree.grow import grow
 from draftwood.verify import recursive, walk
-from draftwood.verify.oracle import (
-    Pick,
-    Prefix,
-    Target,
-    branching_chooser,
-    decoded_law,
-    enumerate_law,
-    plain_law,
-)
+from draftwood.verify.oracle import Pick, Prefix, Target, branching_chooser, decoded_law, enumerate_law, plain_law
 
 VOCABULARY = 4
 NUM_TOKENS = 3

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, Protocol
 
+from ..certify.verdict import Same, compare_output, summarise
 from ..core import RoundRecord
 from ..errors import UsageError
 from ..policy import POLICIES
-from .verdict import Same, compare_output, summarise
 
 PLAIN = "ar"
 CHAIN = "chain"

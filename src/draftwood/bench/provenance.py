@@ -16,7 +16,7 @@ import torch
 from .. import __version__
 from ..engine import Engine
 from ..engine.identity import device_name
-from ..target.machine import processor_name
+from ..models.machine import processor_name
 
 PACKAGES = ("torch", "transformers", "numpy", "numba")
 

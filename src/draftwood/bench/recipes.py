@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import UsageError
+from ..prompts.units import Unit
 from .plan import CHAIN, PLAIN, BenchRow, CostNoise, Panel, fixed_row
-from .units import Unit
 
 CAST_K = 8
 CAST_WIDTHS = (15, 31, 47, 63, 95, 127)

@@ -15,8 +15,8 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from ..draw.trees import write_whole
 from ..errors import TraceError, UsageError
-from ..replay.draw import write_whole
 from .runner import Key, Sample
 
 SCHEMA = 1

@@ -18,10 +18,10 @@ from ..engine.stages import Stages
 from ..engine.state import EngineState
 from ..errors import DraftwoodError, UsageError
 from ..policy import Policy, make_policy
+from ..prompts.units import Unit
 from .memory import PeakMemory
 from .methods import Method
 from .plan import BenchRow, Panel
-from .units import Unit
 
 WARM_UP_TOKENS = 8
 Key = tuple[str, str, str, str, int, int]

@@ -11,8 +11,9 @@ import torch
 from ..cost.profile import CostProfile
 from ..engine import Engine, RequestOptions
 from ..errors import UsageError
+from ..models.base import ReferenceModel
 from ..policy import POLICIES, make_policy
-from ..target.base import ReferenceModel
+from ..prompts.units import Unit
 from ..verify.uniform import position_key, uniforms
 from .bandwidth import Floor, floor
 from .methods import Method
@@ -20,7 +21,6 @@ from .plan import PLAIN, Panel
 from .results import SampleStore
 from .runner import Arm, EngineArm, MethodArm, Sample, Turn, run_panel
 from .summary import OVERALL, Explain, Line, Verdicts, line_json, stage_means, summarise_panel
-from .units import Unit
 
 STAGE_TOKENS = 64
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from ..certify.verdict import Same, compare_output, summarise
 from ..errors import UsageError
 from . import stats
 from .plan import CHAIN, FIXED, PLAIN, BenchRow, Panel
 from .runner import Sample
 from .stats import Bootstrap, Interval, SignTest
-from .verdict import Same, compare_output, summarise
 
 OVERALL = "overall"
 

@@ -12,18 +12,18 @@ from collections.abc import Sequence
 import typer
 
 from ..errors import DraftwoodError, UsageError
-from .bench import bench
-from .check import check
-from .demo import demo
-from .doctor import doctor
-from .generate import generate
+from .commands.bench import bench
+from .commands.check import check
+from .commands.demo import demo
+from .commands.doctor import doctor
+from .commands.generate import generate
+from .commands.profile import profile
+from .commands.record import record
+from .commands.replay import replay
+from .commands.show import show
+from .commands.simulate import simulate
+from .commands.version import version
 from .io import ReaderGone, complain, drop_stdout, flush_stdout, prepare_streams
-from .profile import profile
-from .record import record
-from .replay import replay
-from .show import show
-from .simulate import simulate
-from .version import version
 
 FAILED = 1
 WRONG_USE = 2

@@ -13,10 +13,10 @@ from .io import notice, read_argument
 
 if TYPE_CHECKING:
     from .. import Engine
-    from ..bench.prompts import PromptSet
-    from ..bench.units import Unit
     from ..cost.profile import CostProfile
     from ..policy import Policy
+    from ..prompts.sets import PromptSet
+    from ..prompts.units import Unit
 
 
 def names(text: str | None) -> list[str]:
@@ -37,8 +37,8 @@ def numbers(text: str | None, option: str) -> list[int]:
 
 def prompt_sets(arguments: Sequence[str] | None, limit: int | None) -> list[PromptSet]:
     """The named sets, all bundled ones without a name."""
-    from ..bench.hub import load_sets, split_names
-    from ..bench.prompts import BUNDLED_SETS
+    from ..prompts.hub import load_sets, split_names
+    from ..prompts.sets import BUNDLED_SETS
 
     return load_sets(split_names(arguments) if arguments else list(BUNDLED_SETS), limit)
 
@@ -81,7 +81,7 @@ def render_units(
 ) -> list[Unit]:
     """Prompts as ids; the history of conversations is decoded by `ar`."""
     from ..bench.session import reference_answer
-    from ..bench.units import Rendering, render
+    from ..prompts.units import Rendering, render
 
     if engine.codec is None:
         raise UsageError("this model has no tokenizer")

@@ -45,8 +45,8 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 
 def check_pair(options: LoadOptions, policy: str) -> None:
     """Raise UsageError before anything is loaded: unknown model, or a policy that drafts without a drafter."""
+    from ..models.source import resolve_model
     from ..policy import POLICIES
-    from ..target.source import resolve_model
 
     bundled = resolve_model(options.model).drafter
     if POLICIES[policy].drafts and options.drafter is None and bundled is None:
@@ -56,8 +56,8 @@ def check_pair(options: LoadOptions, policy: str) -> None:
 def load_engine(options: LoadOptions) -> Engine:
     """Load the pair quietly; notices go to standard error."""
     from .. import Engine
-    from ..target.quiet import quiet_libraries
-    from ..target.threads import default_threads
+    from ..models.quiet import quiet_libraries
+    from ..models.threads import default_threads
 
     quiet_libraries()
     warnings.showwarning = _as_notice

@@ -13,10 +13,10 @@ import torch
 from ..core import is_text
 from ..cost.profile import CostProfile
 from ..errors import RequestError, UsageError
+from ..models.base import ReferenceModel
+from ..models.text import StreamDecoder
+from ..models.threads import default_threads
 from ..policy import Policy, make_policy
-from ..target.base import ReferenceModel
-from ..target.text import StreamDecoder
-from ..target.threads import default_threads
 from .loading import load_parts
 from .measuring.probe import probed_profile
 from .request import Generation, Piece, Request

@@ -11,10 +11,10 @@ import torch
 
 from .. import __version__
 from ..cost.identity import Identity
-from ..target.base import TargetSpec
-from ..target.gguf_header import read_header
-from ..target.machine import processor_name
-from ..target.source import ModelSource, fetch_folder
+from ..models.base import TargetSpec
+from ..models.gguf_header import read_header
+from ..models.machine import processor_name
+from ..models.source import ModelSource, fetch_folder
 
 _LENGTH_BYTES = 8
 

@@ -10,10 +10,10 @@ from ..attention import make_backend
 from ..cost.identity import Identity
 from ..draft.base import Drafter
 from ..draft.dflash import load_drafter
-from ..target.base import TargetModel
-from ..target.loading import load_target
-from ..target.source import fetch_folder, resolve_model
-from ..target.text import TextCodec
+from ..models.base import TargetModel
+from ..models.loading import load_target
+from ..models.source import fetch_folder, resolve_model
+from ..models.text import TextCodec
 from .identity import identity_of
 
 

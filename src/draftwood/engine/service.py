@@ -21,9 +21,9 @@ from ..cost.live import LiveCosts
 from ..cost.profile import CostProfile
 from ..draft.base import Drafter
 from ..errors import CostError, RequestError
+from ..models.base import TargetModel
+from ..models.text import TextCodec
 from ..policy import Policy
-from ..target.base import TargetModel
-from ..target.text import TextCodec
 from ..tree import warm_up as warm_up_trees
 from ..verify import chooser
 from ..verify import warm_up as warm_up_choosers

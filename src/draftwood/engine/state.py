@@ -10,9 +10,9 @@ import torch
 from ..cache import KVPool
 from ..draft.base import Drafter
 from ..errors import UsageError
+from ..models.base import TargetModel
 from ..policy import Policy, PolicyState
 from ..policy.batch import Sharing
-from ..target.base import TargetModel
 from .costs import CostModel, Load
 from .request import Request
 

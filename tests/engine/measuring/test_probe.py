@@ -18,8 +18,8 @@ from draftwood.engine.identity import folder_digest, identity_key, identity_of, 
 from draftwood.engine.loading import Parts
 from draftwood.engine.measuring.probe import PROBE_SECONDS, PROFILES, probed_profile
 from draftwood.errors import CostError, RequestError, UsageError
+from draftwood.models.source import ModelSource
 from draftwood.policy import make_policy
-from draftwood.target.source import ModelSource
 
 HERE = Identity("cpu", 1, "float32", "sdpa", "m", "d", {"torch": "1"})
 

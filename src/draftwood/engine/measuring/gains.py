@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from ...target.text import TextCodec
+from ...models.text import TextCodec
 from .stand import Stand
 
 PROMPT_SETS = ("gsm8k_like", "code", "chat")

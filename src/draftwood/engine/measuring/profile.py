@@ -18,15 +18,7 @@ from ...cost.profile import CostProfile
 from ...errors import CostError, UsageError
 from .assemble import assemble
 from .gains import collect_gains, encoded_prompts
-from .plan import (
-    CONTEXTS,
-    QUICK_CONTEXTS,
-    Plan,
-    check_max_nodes,
-    fitting_contexts,
-    full_plan,
-    quick_plan,
-)
+from .plan import CONTEXTS, QUICK_CONTEXTS, Plan, check_max_nodes, fitting_contexts, full_plan, quick_plan
 from .sampler import Log, Report, Sampler
 from .stand import Stand
 

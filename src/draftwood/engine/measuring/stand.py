@@ -15,8 +15,8 @@ from ...cache import KVPool
 from ...core import Sampling
 from ...cost.rounds import RoundCosts
 from ...draft.base import Drafter
+from ...models.base import TargetModel
 from ...policy import PolicyState, RoundOutcome
-from ...target.base import TargetModel
 from ...verify import chooser
 from ..request import Limits, Request
 from ..scheduler import finish

@@ -1,0 +1,1 @@
+"""The lossless certificate: outputs and laws compared with plain decoding."""

@@ -1,0 +1,245 @@
+"""The certificate on texts: outputs of policies against plain decoding, position by position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ..bench.plan import PLAIN, BenchRow
+from ..core import Sampling
+from ..engine import Engine
+from ..errors import UsageError
+from ..prompts.units import Unit
+from .reference import ForcedScores, Reference
+from .verdict import Same, TopTwo, compare_output, first_difference, near_tie_tolerance, summarise
+
+ReferenceKind = Literal["native", "ar"]
+REFERENCES: tuple[ReferenceKind, ...] = ("native", "ar")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckSettings:
+    """How texts are compared. Raises UsageError for values out of range."""
+
+    max_tokens: int = 64
+    temperature: float = 0.0
+    seed: int = 0
+    reference: ReferenceKind = "native"
+    """`native`: the model's own attention and cache; `ar`: this engine's plain decoding, quicker and weaker."""
+    batch: int = 4
+    """Prompts decoded together; the reference always decodes alone."""
+    raw: bool = False
+    """The prompts were rendered without the chat template, whose end of turn then ends nothing."""
+
+    def __post_init__(self) -> None:
+        if self.reference not in REFERENCES:
+            raise UsageError(f"reference {self.reference!r}: expected {' or '.join(REFERENCES)}")
+        for name, value in (("max_tokens", self.max_tokens), ("batch", self.batch)):
+            if value < 1:
+                raise UsageError(f"{name} {value}: expected at least 1")
+        self.sampling()
+
+    def sampling(self) -> Sampling:
+        """How both sides draw."""
+        return Sampling(self.temperature, self.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where an output leaves the plain one, and what the plain target says there."""
+
+    set_name: str
+    prompt_id: str
+    index: int
+    """0-based index of the first output token that differs."""
+    token: int | None
+    """The policy's token; None where its output ends."""
+    expected: int | None
+    """The plain token; None where the plain output ends."""
+    gap: float | None
+    """The plain target's top-two gap there, teacher-forced (at temperature T of logits plus T times noise)."""
+    tolerance: float | None
+    """Gaps below it are near-ties in this number type."""
+    verdict: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TextCheck:
+    """The outputs of one policy at one temperature."""
+
+    policy: str
+    """Label of the row."""
+    temperature: float
+    verdict: str
+    """identical, near-tie or different."""
+    prompts: int
+    near_ties: int
+    different: int
+    positions: int
+    """Output positions compared."""
+    mean_committed: float | None
+    """Committed tokens a round: 1 would mean that no draft was ever tested."""
+    differences: tuple[Difference, ...]
+
+
+def run_check(
+    engine: Engine,
+    rows: Sequence[BenchRow],
+    units: Sequence[Unit],
+    settings: CheckSettings,
+    advance: Callable[[], None] = lambda: None,
+) -> list[TextCheck]:
+    """Decode all prompts plainly and under every row, and compare.
+
+    `advance` is called once a prompt for the reference and once a prompt for every row. Raises UsageError before
+    anything runs for no prompts or a target without own attention.
+    """
+    if not units:
+        raise UsageError("no prompts to check: expected at least one")
+    reference = Reference.of(engine.state.target)
+    plain = _plain_outputs(engine, reference, units, settings, advance)
+    checks = []
+    for row in rows:
+        outputs, rounds = _outputs(engine, row, units, settings, advance)
+        found = [
+            compare_text(engine.dtype_name, reference, unit, output, expected, settings.sampling())
+            for unit, output, expected in zip(units, outputs, plain, strict=True)
+        ]
+        differences = tuple(difference for difference in found if difference is not None)
+        checks.append(_summary(row.label, settings.temperature, engine.dtype_name, found, differences, outputs, rounds))
+    return checks
+
+
+def compare_text(
+    dtype_name: str,
+    reference: Reference,
+    unit: Unit,
+    output: Sequence[int],
+    plain: Sequence[int],
+    sampling: Sampling,
+) -> Difference | None:
+    """Compare one output with the plain one; None if they are equal.
+
+    Beyond the tolerance of the top-two gap, a near-tie asks that the output's own token is one of the two, and that
+    every later token is the plain target's choice, given the output so far, up to a tie of its own: a fault that hides
+    behind a tie is no tie.
+    """
+    index = first_difference(output, plain)
+    if index is None:
+        return None
+    token = output[index] if index < len(output) else None
+    expected = plain[index] if index < len(plain) else None
+    forced = reference.forced(unit.prompt_ids, output, sampling) if token is not None else None
+    top_two = None
+    if forced is not None and expected is not None:
+        top_two = TopTwo(float(forced.gap[index]), float(forced.top_logit[index]))
+
+    def explain(*_: Sequence[int]) -> TopTwo:
+        assert top_two is not None, "an output that merely ends early is not asked for its gap"
+        return top_two
+
+    verdict = compare_output(output, plain, unit.prompt_ids, dtype_name, explain)
+    reason = _reason(verdict, token, expected)
+    if verdict is Same.NEAR_TIE and forced is not None:
+        stray = _stray_index(forced, index, dtype_name)
+        if stray is not None:
+            verdict = Same.DIFFERENT
+            reason = f"after a near-tie, token {output[stray]} at {stray} is not what the target would choose"
+    return Difference(
+        set_name=unit.set_name,
+        prompt_id=unit.prompt_id,
+        index=index,
+        token=token,
+        expected=expected,
+        gap=None if top_two is None else top_two.gap,
+        tolerance=None if top_two is None else near_tie_tolerance(dtype_name, top_two.top_logit),
+        verdict=verdict.value,
+        reason=reason,
+    )
+
+
+def _stray_index(forced: ForcedScores, index: int, dtype_name: str) -> int | None:
+    """The first position from `index` on whose token is further behind the target's choice than rounding explains."""
+    for at in range(index, len(forced.behind)):
+        if forced.behind[at] > 0.0 and not forced.behind[at] < near_tie_tolerance(dtype_name, forced.top_logit[at]):
+            return at
+    return None
+
+
+def _reason(verdict: Same, token: int | None, expected: int | None) -> str:
+    if token is None or expected is None:
+        return f"the {'output' if token is None else 'plain text'} ends early"
+    return "top-two gap below the tolerance" if verdict is Same.NEAR_TIE else "top-two gap is no tie"
+
+
+def _plain_outputs(
+    engine: Engine,
+    reference: Reference,
+    units: Sequence[Unit],
+    settings: CheckSettings,
+    advance: Callable[[], None],
+) -> list[list[int]]:
+    if settings.reference == "ar":
+        return _outputs(engine, BenchRow(PLAIN, PLAIN), units, settings, advance)[0]
+    end_ids = frozenset[int]()
+    if engine.codec is not None:
+        end_ids = frozenset(engine.codec.raw_end_ids if settings.raw else engine.codec.end_ids)
+    outputs = []
+    for unit in units:
+        outputs.append(reference.decode(unit.prompt_ids, settings.max_tokens, end_ids, settings.sampling()))
+        advance()
+    return outputs
+
+
+def _outputs(
+    engine: Engine,
+    row: BenchRow,
+    units: Sequence[Unit],
+    settings: CheckSettings,
+    advance: Callable[[], None],
+) -> tuple[list[list[int]], list[int]]:
+    """Output ids of every prompt, and the committed length of every round."""
+    outputs: list[list[int]] = []
+    committed: list[int] = []
+    for start in range(0, len(units), settings.batch):
+        together = units[start : start + settings.batch]
+        generations = engine.generate(
+            [unit.prompt_ids for unit in together],
+            policy=row.policy,
+            raw=settings.raw,
+            max_tokens=settings.max_tokens,
+            temperature=settings.temperature,
+            seed=settings.seed,
+            block_size=row.block_size,
+            **row.options,
+        )
+        for generation in generations:
+            outputs.append(generation.token_ids)
+            committed += [record.committed for record in generation.rounds]
+            advance()
+    return outputs, committed
+
+
+def _summary(
+    label: str,
+    temperature: float,
+    dtype_name: str,
+    found: Sequence[Difference | None],
+    differences: tuple[Difference, ...],
+    outputs: Sequence[Sequence[int]],
+    committed: Sequence[int],
+) -> TextCheck:
+    verdicts = [Same.IDENTICAL if difference is None else Same(difference.verdict) for difference in found]
+    return TextCheck(
+        policy=label,
+        temperature=temperature,
+        verdict=summarise(verdicts, dtype_name).value,
+        prompts=len(verdicts),
+        near_ties=verdicts.count(Same.NEAR_TIE),
+        different=verdicts.count(Same.DIFFERENT),
+        positions=sum(len(output) for output in outputs),
+        mean_committed=sum(committed) / len(committed) if committed else None,
+        differences=differences,
+    )

@@ -1,0 +1,234 @@
+"""`draftwood generate`: decode one prompt and stream its text, or many together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from ...errors import RequestError, UsageError
+from ..batch import BatchOption, BatchOptions, MinNodesOption, ShareOption
+from ..evidence import prompt_sets
+from ..io import notice, read_argument, read_prompt, stdout_for_results, write, write_json
+from ..load import LoadOptions, check_pair, load_engine, waiting_for
+from ..options import (
+    BlockOption,
+    BudgetOption,
+    CandidatesOption,
+    DeviceOption,
+    DrafterOption,
+    Dtype,
+    DtypeOption,
+    JsonOption,
+    LimitOption,
+    LiveCostsOption,
+    MaxTokensOption,
+    ModelArgument,
+    PolicyOption,
+    ProfileOption,
+    PromptsOption,
+    RawOption,
+    StaleOption,
+    Switch,
+    SystemOption,
+    TemperatureOption,
+    ThreadsOption,
+    integer,
+    number,
+    policy_name,
+)
+
+if TYPE_CHECKING:
+    from ... import Engine, Generation
+    from ...prompts.sets import PromptSet
+
+LonePromptArgument = Annotated[
+    str | None, typer.Argument(metavar="[PROMPT]", help="The prompt as it is; - reads standard input.")
+]
+MaxNodesOption = Annotated[
+    int | None, typer.Option("--max-nodes", parser=integer, metavar="N", help="Largest tree (cost-aware policies).")
+]
+RateOption = Annotated[
+    str | None, typer.Option("--rate", metavar="RATE", help="Price of a second (auto): local, mixed or fixed.")
+]
+FixedRateOption = Annotated[
+    float | None, typer.Option("--fixed-rate", parser=number, metavar="R", help="Tokens per second of --rate fixed.")
+]
+CalibrationOption = Annotated[
+    Switch | None, typer.Option("--calibration", help="Map scores to observed hit rates (auto).")
+]
+SkippingOption = Annotated[
+    Switch | None, typer.Option("--skipping", help="Leave out drafting where it has not paid (auto).")
+]
+SeedOption = Annotated[
+    int | None, typer.Option("--seed", parser=integer, metavar="N", help="Seed of sampling; default: a fresh one.")
+]
+ShowEndsOption = Annotated[bool, typer.Option("--show-end-ids", help="Say which token ids end the answer, and why.")]
+
+
+def generate(
+    model: ModelArgument,
+    prompt: LonePromptArgument = None,
+    prompts: PromptsOption = None,
+    limit: LimitOption = None,
+    batch: BatchOption = None,
+    share: ShareOption = None,
+    min_nodes: MinNodesOption = None,
+    drafter: DrafterOption = None,
+    policy: PolicyOption = None,
+    budget: BudgetOption = None,
+    block_size: BlockOption = None,
+    candidates: CandidatesOption = None,
+    max_nodes: MaxNodesOption = None,
+    rate: RateOption = None,
+    fixed_rate: FixedRateOption = None,
+    calibration: CalibrationOption = None,
+    skipping: SkippingOption = None,
+    temperature: TemperatureOption = 0.0,
+    seed: SeedOption = None,
+    max_tokens: MaxTokensOption = 256,
+    raw: RawOption = False,
+    system: SystemOption = None,
+    dtype: DtypeOption = Dtype.AUTO,
+    device: DeviceOption = "cpu",
+    threads: ThreadsOption = None,
+    profile: ProfileOption = None,
+    allow_stale_profile: StaleOption = False,
+    live_costs: LiveCostsOption = True,
+    as_json: JsonOption = False,
+    show_end_ids: ShowEndsOption = False,
+) -> None:
+    """Decode PROMPT with MODEL and stream the text; or many --prompts together, a JSON line each as they end."""
+    load = LoadOptions(model, drafter, dtype.value, device, threads, profile, allow_stale_profile, live_costs)
+    together = BatchOptions(batch, share, min_nodes)
+    parts = {"calibration": calibration, "skipping": skipping}
+    numbers = {
+        "budget": budget,
+        "candidates": candidates,
+        "max_nodes": max_nodes,
+        "rate": rate,
+        "fixed_rate": fixed_rate,
+    }
+    given: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
+    given |= {name: part is Switch.ON for name, part in parts.items() if part is not None}
+    request: dict[str, Any] = {
+        "policy": policy_name(policy, budget),
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "seed": seed,
+        "raw": raw,
+        "system": None if system is None else read_argument(system, "--system"),
+        "block_size": block_size,
+        **given,
+    }
+    sets = _prompt_sets(prompt, prompts, limit, together)
+    text = "" if prompt is None else read_prompt(prompt)
+    if not text and not sets:
+        raise UsageError("prompt is empty: expected at least one character")
+    check_request(request, given, load)
+    load = replace(load, config=together.config(request["policy"]))
+    with stdout_for_results() as results:
+        with waiting_for(f"loading {model}"):
+            engine = load_engine(load)
+        if show_end_ids:
+            _show_end_ids(engine, raw)
+        if sets:
+            _decode_sets(engine, sets, request, results)
+        elif as_json:
+            write_json(as_object(engine.generate([text], **request)[0]), results)
+        else:
+            _stream(engine, text, request, results)
+
+
+def check_request(request: dict[str, Any], policy_options: dict[str, Any], load: LoadOptions) -> None:
+    """Refuse what can be refused before a model is loaded. Raises UsageError."""
+    from ...core import Sampling
+    from ...policy import POLICIES, make_policy
+
+    name = request["policy"]
+    make_policy(name, **policy_options)
+    Sampling(request["temperature"], request["seed"] or 0)
+    if request["block_size"] is not None and not POLICIES[name].drafts:
+        raise UsageError(f"--block-size {request['block_size']} is not used by policy {name!r}, which never drafts")
+    if request["raw"] and request["system"] is not None:
+        raise UsageError("--system needs the chat template: leave out --raw")
+    check_pair(load, name)
+
+
+def as_object(generation: Generation) -> dict[str, Any]:
+    """The `--json` object; sum of committed = number of token ids - 1."""
+    return {
+        "text": generation.text,
+        "token_ids": list(generation.token_ids),
+        "prompt_tokens": generation.prompt_tokens,
+        "finish_reason": generation.finish_reason,
+        "policy": generation.policy,
+        "seed": generation.seed,
+        "prefill_s": generation.prefill_s,
+        "decode_s": generation.decode_s,
+        "rounds": [{"rows": record.rows, "committed": record.committed} for record in generation.rounds],
+    }
+
+
+def _prompt_sets(
+    prompt: str | None, prompts: list[str] | None, limit: int | None, together: BatchOptions
+) -> list[PromptSet]:
+    """The sets to decode together; none for a lone prompt."""
+    if prompt is not None and prompts is not None:
+        raise UsageError(f"PROMPT and --prompts {','.join(prompts)}: give one of the two")
+    if prompts is not None:
+        return prompt_sets(prompts, limit)
+    if prompt is None:
+        raise UsageError("no prompt: give PROMPT (- reads standard input) or --prompts")
+    if limit is not None:
+        raise UsageError(f"--limit {limit}: needs several prompts, give --prompts")
+    together.check_alone()
+    return []
+
+
+def _decode_sets(engine: Engine, sets: Sequence[PromptSet], request: dict[str, Any], results: TextIO) -> None:
+    """Decode all prompts and write a line for each: `index` counts the prompts asked for, lines come as they end.
+
+    A prompt that cannot be decoded is named before anything runs; an interrupt keeps what was written.
+    """
+    rows = [(prompts.name, prompt) for prompts in sets for prompt in prompts.prompts]
+    talks = sum(len(prompt.turns) > 1 for _, prompt in rows)
+    if talks:
+        notice(f"{talks} of {len(rows)} prompts are conversations: only their `prompt` is decoded")
+    encoded = []
+    for name, prompt in rows:
+        try:
+            encoded.append(engine.encode(prompt.text, raw=request["raw"], system=request["system"]))
+        except RequestError as error:
+            raise RequestError(f"prompt set {name}, id {prompt.id}: {error}") from error
+    with closing(engine.generate_unordered(encoded, **{**request, "system": None})) as ended:
+        for index, generation in ended:
+            name, prompt = rows[index]
+            write_json({"index": index, "set": name, "id": prompt.id, **as_object(generation)}, results)
+
+
+def _stream(engine: Engine, prompt: str, request: dict[str, Any], results: TextIO) -> None:
+    """Write text as it is committed; the last line always ends, after an interrupt too."""
+    last = ""
+    try:
+        # Closing aborts the request when the reader leaves or the user interrupts.
+        with closing(engine.stream(prompt, **request)) as pieces:
+            for piece in pieces:
+                if piece.text:
+                    # Noted first: an interrupt may come between the two.
+                    last = piece.text
+                    write(piece.text, results)
+    except KeyboardInterrupt:
+        if last and not last.endswith("\n"):
+            write("\n", results)
+        raise
+    if not last.endswith("\n"):
+        write("\n", results)
+
+
+def _show_end_ids(engine: Engine, raw: bool) -> None:
+    ends = engine.codec.ends(raw=raw) if engine.codec is not None else ()
+    notice("end ids: " + ", ".join(f"{end.token_id} {end.token!r} ({end.source})" for end in ends))

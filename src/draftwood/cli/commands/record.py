@@ -1,0 +1,124 @@
+"""`draftwood record`: a trace of rounds, for replay without a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ...errors import UsageError
+from ..evidence import (
+    adopt_profile,
+    check_parent,
+    end_ids,
+    load_profile,
+    make_rule,
+    progress,
+    prompt_sets,
+    render_units,
+)
+from ..io import stdout_for_results, write
+from ..load import LoadOptions, check_pair, load_engine, waiting_for
+from ..options import (
+    BlockOption,
+    BudgetOption,
+    CandidatesOption,
+    DeviceOption,
+    DrafterOption,
+    Dtype,
+    DtypeOption,
+    LimitOption,
+    LiveCostsOption,
+    MaxTokensOption,
+    ModelArgument,
+    PolicyOption,
+    ProfileOption,
+    PromptsOption,
+    RawOption,
+    SeedOption,
+    StaleOption,
+    SystemOption,
+    TemperatureOption,
+    ThreadsOption,
+    at_least_one,
+    policy_name,
+)
+
+OutputOption = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The trace, an .npz file.")]
+EveryOption = Annotated[
+    bool, typer.Option("--every-position", help="Draft at every position of the plain text: replays any policy.")
+]
+BatchOption = Annotated[
+    int | None,
+    typer.Option(
+        "--batch", parser=at_least_one, metavar="N", help="Prompts decoded together with --every-position; default 8."
+    ),
+]
+
+
+def record(
+    model: ModelArgument,
+    output: OutputOption,
+    drafter: DrafterOption = None,
+    prompts: PromptsOption = None,
+    limit: LimitOption = None,
+    every_position: EveryOption = False,
+    policy: PolicyOption = None,
+    budget: BudgetOption = None,
+    candidates: CandidatesOption = None,
+    max_tokens: MaxTokensOption = 256,
+    temperature: TemperatureOption = 0.0,
+    seed: SeedOption = 0,
+    block_size: BlockOption = None,
+    batch: BatchOption = None,
+    profile: ProfileOption = None,
+    allow_stale_profile: StaleOption = False,
+    live_costs: LiveCostsOption = True,
+    raw: RawOption = False,
+    system: SystemOption = None,
+    dtype: DtypeOption = Dtype.AUTO,
+    device: DeviceOption = "cpu",
+    threads: ThreadsOption = None,
+) -> None:
+    """Decode prompts with MODEL and write what every round drafted, chose and cost to one trace."""
+    options = {name: value for name, value in (("budget", budget), ("candidates", candidates)) if value is not None}
+    name = policy_name(policy, budget)
+    _check(every_position, policy, name, options, batch)
+    load = LoadOptions(model, drafter, dtype.value, device, threads)
+    check_pair(load, name)
+    check_parent(output, "--output")
+    sets, costs = prompt_sets(prompts, limit), load_profile(profile)
+    from ...bench.provenance import versions
+    from ...trace.record import EVERY_POSITION_BATCH, RecordOptions
+    from ...trace.record import record as record_trace
+
+    with stdout_for_results() as results:
+        with waiting_for(f"loading {model}"):
+            engine = load_engine(load)
+        adopt_profile(engine, costs, allow_stale=allow_stale_profile, live_costs=live_costs)
+        rule = None if every_position else make_rule(engine, name, options)
+        units = render_units(engine, sets, raw=raw, system=system, history_tokens=max_tokens)
+        size = batch or (EVERY_POSITION_BATCH if every_position else 1)
+        how = RecordOptions(max_tokens, temperature, seed, block_size, size, end_ids(engine, raw))
+        with progress("recording", len(units)) as advance:
+            trace = record_trace(
+                engine, units, rule, how, model=model, drafter=drafter or "", versions=versions(), advance=advance
+            )
+        trace.save(output)
+        write(f"{output}: {trace.num_requests} requests, {trace.num_rounds} rounds\n", results)
+
+
+def _check(every_position: bool, policy: str | None, name: str, options: dict[str, Any], batch: int | None) -> None:
+    """Refuse what can be refused before a model is loaded."""
+    from ...policy import make_policy
+
+    if every_position:
+        if policy is not None or options:
+            raise UsageError("--every-position chooses nothing: leave out --policy and its options")
+        return
+    if batch is not None:
+        raise UsageError(f"--batch {batch}: a policy's own rounds are recorded one request at a time")
+    rule = make_policy(name, **options)
+    if not rule.drafts:
+        raise UsageError(f"policy {rule.name!r} never drafts: use --every-position, or a policy that drafts")

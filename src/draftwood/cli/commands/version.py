@@ -1,0 +1,25 @@
+"""`draftwood version`."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as package_version
+
+from ... import __version__
+from ..io import write
+
+LIBRARIES = ("torch", "transformers", "numba")
+
+
+def version() -> None:
+    """Print the version of Draftwood and of what it runs on."""
+    parts = [f"Python {platform.python_version()}", *(f"{name} {_installed(name)}" for name in LIBRARIES)]
+    write(f"draftwood {__version__} ({', '.join(parts)})\n")
+
+
+def _installed(name: str) -> str:
+    try:
+        return package_version(name)
+    except PackageNotFoundError:
+        return "absent"

@@ -1,0 +1,1 @@
+"""Prompt sets, and the units of work that commands make of them."""

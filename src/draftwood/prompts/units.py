@@ -1,0 +1,93 @@
+"""What a run decodes: prompts as token ids, one turn at a time, the same ids for every row of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..errors import UsageError
+from ..trace.format import hash_prompt
+from .sets import Prompt, PromptSet
+
+Answer = Callable[[Sequence[int]], str]
+"""Prompt ids -> the reference policy's text: the history of later turns."""
+
+
+class PromptCodec(Protocol):
+    """What rendering needs of the text layer."""
+
+    def encode(self, prompt: str, *, raw: bool = False, system: str | None = None) -> list[int]: ...
+    def encode_chat(self, messages: Sequence[tuple[str, str]]) -> list[int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One prompt, or one turn of a conversation, rendered."""
+
+    set_name: str
+    prompt_id: str
+    """`id` of the prompt; turns behind the first have `#2`, `#3`, ... appended."""
+    prompt_ids: tuple[int, ...]
+
+    @property
+    def prompt_hash(self) -> str:
+        """SHA-256 of the ids: a template that writes today's date shows here."""
+        return hash_prompt(list(self.prompt_ids))
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """How prompts become ids."""
+
+    raw: bool = False
+    """No chat template."""
+    system: str | None = None
+    """System message of the chat template."""
+
+
+def count_units(sets: Sequence[PromptSet]) -> int:
+    """Turns of all sets."""
+    return sum(max(1, len(prompt.turns)) for prompts in sets for prompt in prompts.prompts)
+
+
+def render(
+    sets: Sequence[PromptSet], codec: PromptCodec, answer: Answer, rendering: Rendering | None = None
+) -> list[Unit]:
+    """Every turn of every prompt as ids, in order.
+
+    The history of a later turn is what `answer`, one reference policy, says to the earlier ones: never what the row
+    that ran last said. Raises UsageError for an unusable template, for conversations with `raw` and for two sets, or
+    two prompts of a set, of one name.
+    """
+    rendering = rendering or Rendering()
+    _check_names([prompts.name for prompts in sets], "prompt set")
+    units = []
+    for prompts in sets:
+        _check_names([prompt.id for prompt in prompts.prompts], f"prompt set {prompts.name}: id")
+        for prompt in prompts.prompts:
+            units += [Unit(prompts.name, name, tuple(ids)) for name, ids in _turns(prompt, codec, answer, rendering)]
+    return units
+
+
+def _turns(
+    prompt: Prompt, codec: PromptCodec, answer: Answer, rendering: Rendering
+) -> Iterator[tuple[str, Sequence[int]]]:
+    ids = codec.encode(prompt.text, raw=rendering.raw, system=rendering.system)
+    yield prompt.id, ids
+    if len(prompt.turns) < 2:
+        return
+    if rendering.raw:
+        raise UsageError(f"prompt {prompt.id}: its {len(prompt.turns)} turns need the chat template, leave out --raw")
+    messages = [("system", rendering.system)] if rendering.system is not None else []
+    messages.append(("user", prompt.turns[0]))
+    for number, turn in enumerate(prompt.turns[1:], start=2):
+        messages += [("assistant", answer(ids)), ("user", turn)]
+        ids = codec.encode_chat(messages)
+        yield f"{prompt.id}#{number}", ids
+
+
+def _check_names(names: Sequence[str], what: str) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UsageError(f"{what} {twice[0]!r} appears twice: results are told apart by it")

@@ -1,0 +1,1 @@
+"""Traces of rounds: recorded once, then any policy scored on them without a model."""

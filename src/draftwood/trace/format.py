@@ -1,0 +1,273 @@
+"""Round traces: what a replay needs to score any policy without a model.
+
+A trace is one ``.npz`` file (schema 1) of plain arrays, never pickled. B rounds, D depths, K candidates, S stages,
+F cost factors, Q requests; rounds are ordered by (request, position).
+
+| key                       | shape, dtype       | what                                                                |
+|---------------------------|--------------------|---------------------------------------------------------------------|
+| `meta`                    | (bytes,) uint8     | UTF-8 JSON object, the fields of `TraceMeta` and `schema`           |
+| `rounds.request`          | (B,) int32         | index of the request                                                |
+| `rounds.position`         | (B,) int32         | index of the pending token in the request's output                  |
+| `rounds.pending`          | (B,) int32         | id of the pending token, `output[position]`                         |
+| `rounds.context`          | (B,) int32         | L, committed context length: prompt length + position               |
+| `rounds.drafted`          | (B,) bool          | False where the round skipped drafting                              |
+| `rounds.depth`            | (B,) int32         | usable depths of the block, 0 where nothing was drafted             |
+| `rounds.logp`             | (B, D, K) float32  | candidates' log-probabilities, descending; -inf beyond `depth`      |
+| `rounds.ids`              | (B, D, K) integer  | token ids of the candidates; 0 beyond `depth`                       |
+| `rounds.candidates`       | (B,) int32         | candidates per depth of the tree that was grown, 0 without one      |
+| `rounds.num_nodes`        | (B,) int32         | nodes verified, the root excluded                                   |
+| `rounds.committed`        | (B,) int32         | tokens delivered by the round                                       |
+| `rounds.accepted`         | (sum,) int32       | accepted nodes of all rounds, root excluded, one after the other    |
+| `rounds.accepted_offsets` | (B + 1,) int64     | round b owns `accepted[offsets[b]:offsets[b + 1]]`                  |
+| `rounds.seconds`          | (B, S) float64     | measured seconds by stage, names in `meta.stages`                   |
+| `rounds.factors`          | (B, F) float64     | live cost factors a choice used, names in `meta.factor_names`       |
+| `requests.request_id`     | (Q,) str           | id of the prompt in its set                                         |
+| `requests.set_name`       | (Q,) str           | name of the prompt set                                              |
+| `requests.prompt_hash`    | (Q,) str           | SHA-256 of the rendered prompt ids, see `hash_prompt`               |
+| `requests.prompt_len`     | (Q,) int32         | prompt tokens                                                       |
+| `requests.max_tokens`     | (Q,) int32         | the request's cap on output tokens                                  |
+| `requests.finish`         | (Q,) str           | `stop`, `length` or `abort`                                         |
+| `requests.output_ids`     | (sum,) int32       | output tokens of all requests, prefill's token first, end token kept|
+| `requests.output_offsets` | (Q + 1,) int64     | request q owns `output_ids[offsets[q]:offsets[q + 1]]`              |
+
+The realised continuation of a round is ``output[position + 1:]``. Committed lengths of a request sum to its output
+length minus 1, for the token that prefill yields belongs to no round. With `meta.every_position` there is one drafted
+round at every position but the last, each committing its one token, and nothing was chosen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zipfile
+import zlib
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import TraceError
+from .check import check_requests, check_rounds
+
+SCHEMA = 1
+MAX_CANDIDATES = 64
+FINISH_REASONS = ("stop", "length", "abort")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceMeta:
+    """Where a trace comes from; stored as JSON."""
+
+    policy: str
+    """Name of the policy that made the trace; empty when `every_position`."""
+    options: dict[str, Any]
+    """That policy's options (its dataclass fields)."""
+    model: str
+    drafter: str
+    dtype: str
+    vocab_size: int
+    """V; every id of the trace is below it."""
+    seed: int = 0
+    temperature: float = 0.0
+    every_position: bool = False
+    stages: tuple[str, ...] = ()
+    """Names of the columns of `rounds.seconds`."""
+    factor_names: tuple[str, ...] = ()
+    """Names of the columns of `rounds.factors`."""
+    versions: dict[str, str] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Anything else worth keeping, JSON only."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoundTable:
+    """The rounds of a trace; the fields are the `rounds.*` keys of the schema."""
+
+    request: np.ndarray
+    position: np.ndarray
+    pending: np.ndarray
+    context: np.ndarray
+    drafted: np.ndarray
+    depth: np.ndarray
+    logp: np.ndarray
+    ids: np.ndarray
+    candidates: np.ndarray
+    num_nodes: np.ndarray
+    committed: np.ndarray
+    accepted: np.ndarray
+    accepted_offsets: np.ndarray
+    seconds: np.ndarray
+    factors: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.request)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RequestTable:
+    """The requests of a trace; the fields are the `requests.*` keys of the schema."""
+
+    request_id: np.ndarray
+    set_name: np.ndarray
+    prompt_hash: np.ndarray
+    prompt_len: np.ndarray
+    max_tokens: np.ndarray
+    finish: np.ndarray
+    output_ids: np.ndarray
+    output_offsets: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.prompt_len)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """A recorded run; see the module's docstring for the schema."""
+
+    meta: TraceMeta
+    rounds: RoundTable
+    requests: RequestTable
+
+    @property
+    def num_rounds(self) -> int:
+        """B."""
+        return len(self.rounds)
+
+    @property
+    def num_requests(self) -> int:
+        """Q."""
+        return len(self.requests)
+
+    def output(self, request: int) -> np.ndarray:
+        """(tokens,) int32 output ids of a request, prefill's token first."""
+        offsets = self.requests.output_offsets
+        out: np.ndarray = self.requests.output_ids[offsets[request] : offsets[request + 1]]
+        return out
+
+    def rounds_of(self, request: int) -> range:
+        """Indices of a request's rounds, in order of position."""
+        start, stop = np.searchsorted(self.rounds.request, [request, request + 1])
+        return range(int(start), int(stop))
+
+    def realised(self, round_index: int) -> np.ndarray:
+        """(tokens,) int32 the tokens that really followed the round's pending token."""
+        request = int(self.rounds.request[round_index])
+        return self.output(request)[int(self.rounds.position[round_index]) + 1 :]
+
+    def accepted_path(self, round_index: int) -> np.ndarray:
+        """(accepted,) int32 accepted nodes of a round, the root excluded."""
+        offsets = self.rounds.accepted_offsets
+        path: np.ndarray = self.rounds.accepted[offsets[round_index] : offsets[round_index + 1]]
+        return path
+
+    def max_depth(self) -> np.ndarray:
+        """(B,) int64 deepest node a tree of each round may have: the block's usable depth, and one token less than
+        the request may still deliver, for the verified round adds the target's own token."""
+        remaining = self.requests.max_tokens[self.rounds.request].astype(np.int64) - self.rounds.position - 1
+        depth: np.ndarray = np.minimum(self.rounds.depth.astype(np.int64), np.maximum(remaining - 1, 0))
+        return depth
+
+    def check_integrity(self) -> None:
+        """Raise `TraceError`, one line, if a length, an id, a number or an order is wrong."""
+        check_requests(self.requests, self.meta.vocab_size, FINISH_REASONS)
+        check_rounds(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the trace atomically; a failure leaves an earlier file as it was.
+
+        Raises `TraceError` if the folder cannot be written.
+        """
+        target, arrays = Path(path), self._arrays()
+        scratch = target.with_name(f".{target.name}.{os.getpid()}.part")
+        try:
+            with scratch.open("wb") as file:
+                np.savez_compressed(file, allow_pickle=False, **arrays)
+            os.replace(scratch, target)
+        except OSError as error:
+            raise TraceError(f"trace {target}: cannot be written ({error.strerror})") from error
+        finally:
+            scratch.unlink(missing_ok=True)
+
+    def _arrays(self) -> dict[str, Any]:
+        meta = {"schema": SCHEMA, **asdict(self.meta)}
+        text = json.dumps(meta, allow_nan=False, sort_keys=True)
+        arrays: dict[str, Any] = {"meta": np.frombuffer(text.encode(), dtype=np.uint8)}
+        for prefix, table in (("rounds", self.rounds), ("requests", self.requests)):
+            arrays |= {f"{prefix}.{item.name}": getattr(table, item.name) for item in fields(table)}
+        if self.meta.vocab_size <= 2**16:
+            arrays["rounds.ids"] = self.rounds.ids.astype(np.uint16)
+        return arrays
+
+
+def load(path: str | os.PathLike[str]) -> Trace:
+    """Read and check a trace.
+
+    Raises `TraceError`, one line, for a file that is missing, cut, of another schema, pickled, or whose contents do
+    not fit together.
+    """
+    try:
+        trace = _read(Path(path))
+        trace.check_integrity()
+    except TraceError as error:
+        raise TraceError(f"trace {path}: {error}") from error
+    return trace
+
+
+def hash_prompt(prompt_ids: np.ndarray | list[int]) -> str:
+    """SHA-256, in hex, of the rendered prompt ids as little-endian int64: tells two renderings apart."""
+    return hashlib.sha256(np.asarray(prompt_ids, dtype="<i8").tobytes()).hexdigest()
+
+
+def _read(path: Path) -> Trace:
+    try:
+        if not zipfile.is_zipfile(path):
+            if not path.is_file():
+                raise TraceError("no such file")
+            raise TraceError("cut short or not a trace (expected an .npz file)")
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in archive.files}
+    except OSError as error:
+        raise TraceError(f"cannot be read ({error.strerror or error})") from error
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise TraceError("cut short or damaged") from error
+    except ValueError as error:
+        reason = "holds pickled objects, which are never loaded" if "pickle" in str(error) else "damaged array"
+        raise TraceError(reason) from error
+    meta = _parse_meta(arrays)
+    tables = [_table(kind, prefix, arrays) for kind, prefix in ((RoundTable, "rounds"), (RequestTable, "requests"))]
+    known = 1 + sum(len(fields(table)) for table in tables)
+    if len(arrays) != known:
+        raise TraceError(f"{len(arrays)} arrays, expected the {known} of schema {SCHEMA}")
+    return Trace(meta, *tables)
+
+
+def _parse_meta(arrays: dict[str, np.ndarray]) -> TraceMeta:
+    raw = arrays.get("meta")
+    if raw is None or raw.dtype != np.uint8:
+        raise TraceError("no meta entry (not a trace)")
+    try:
+        values = json.loads(raw.tobytes())
+    except ValueError as error:
+        raise TraceError("meta is not JSON") from error
+    schema = values.pop("schema", None) if isinstance(values, dict) else None
+    if schema != SCHEMA:
+        raise TraceError(f"schema {schema!r}, expected {SCHEMA}")
+    names = {item.name for item in fields(TraceMeta)}
+    if set(values) != names:
+        raise TraceError(f"meta fields {sorted(set(values) ^ names)} missing or unknown")
+    values |= {key: tuple(values[key]) for key in ("stages", "factor_names")}
+    if not isinstance(values["vocab_size"], int) or values["vocab_size"] < 1:
+        raise TraceError(f"vocab_size {values['vocab_size']!r}, expected a positive integer")
+    return TraceMeta(**values)
+
+
+def _table(kind: Any, prefix: str, arrays: dict[str, np.ndarray]) -> Any:
+    missing = [item.name for item in fields(kind) if f"{prefix}.{item.name}" not in arrays]
+    if missing:
+        raise TraceError(f"{prefix}.{missing[0]} is missing")
+    columns = {item.name: arrays[f"{prefix}.{item.name}"] for item in fields(kind)}
+    if "ids" in columns and columns["ids"].dtype == np.uint16:
+        columns["ids"] = columns["ids"].astype(np.int32)
+    return kind(**columns)

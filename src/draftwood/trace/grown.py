@@ -1,0 +1,150 @@
+"""The trees of a trace's rounds, each grown once, and how far the realised text follows every prefix of them.
+
+Best-first order puts a parent before its children, so the accepted length of the best n-node tree is the number of
+its first n nodes that lie on the realised continuation: once that count is known per node, every budget is a look-up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ..core import DraftBlock, DraftTree
+from ..errors import DraftwoodError, TraceError
+from ..tree.grow import grow, root_tree
+from ..tree.kernel import compiled
+from .format import Trace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GrownRound:
+    """One round's largest tree and what the text makes of it."""
+
+    tree: DraftTree
+    gains: np.ndarray
+    """(N,) float64, non-increasing."""
+    accepted: np.ndarray
+    """(N + 1,) int32: entry n is the accepted length of the best n-node tree."""
+    path: np.ndarray
+    """(accepted + 1,) int64 nodes on the realised text, the root first; the best n-node tree accepts those <= n."""
+
+
+class Followed(NamedTuple):
+    """How far a text follows a tree."""
+
+    accepted: np.ndarray
+    """(M,) int32: entry n is the accepted length of the first n nodes."""
+    path: np.ndarray
+    """(accepted + 1,) int64 nodes on the text, the root first."""
+
+
+@compiled
+def _follow(
+    parent: np.ndarray,
+    token: np.ndarray,
+    depth: np.ndarray,
+    realised: np.ndarray,
+    accepted: np.ndarray,
+    path: np.ndarray,
+) -> int:
+    """Fill `accepted` (M,) and the front of `path` (M,), the nodes that lie on `realised`; return their number.
+
+    A text runs through one node per depth, and its node of a depth stands behind those of the depths above.
+    """
+    length = 1
+    path[0] = 0
+    accepted[0] = 0
+    for node in range(1, len(parent)):
+        at = depth[node] - 1
+        if at == length - 1 and at < len(realised) and parent[node] == path[at] and token[node] == realised[at]:
+            path[length] = node
+            length += 1
+        accepted[node] = length - 1
+    return length
+
+
+def follow(tree: DraftTree, realised: np.ndarray) -> Followed:
+    """Which nodes lie on the text `realised` (int32, pending token excluded), for every number of nodes.
+
+    Any order with parents before children will do.
+    """
+    accepted = np.empty(tree.num_rows, np.int32)
+    path = np.empty(tree.num_rows, np.int64)
+    text = realised if realised.flags.writeable and realised.flags.c_contiguous else np.array(realised)
+    length = _follow(tree.parent, tree.token, tree.depth, text.astype(np.int32, copy=False), accepted, path)
+    return Followed(accepted, path[:length])
+
+
+class Forest:
+    """Grows rounds on demand and keeps them; `candidates` and `max_nodes` as in `tree.grow`."""
+
+    def __init__(self, trace: Trace, *, candidates: int, max_nodes: int) -> None:
+        self._trace = trace
+        self.candidates = candidates
+        self.max_nodes = max_nodes
+        self.max_depth = trace.max_depth()
+        rounds = trace.rounds
+        self._block = DraftBlock(rounds.logp[:, :, None, :], rounds.ids[:, :, None, :], rounds.depth.astype(np.int64))
+        self._grown: dict[int, GrownRound] = {}
+
+    def __getitem__(self, round_index: int) -> GrownRound:
+        """The round's tree; raises `TraceError` if its scores break the drafter's contract."""
+        found = self._grown.get(round_index)
+        if found is None:
+            found = self._grown[round_index] = self._grow(round_index)
+        return found
+
+    def _grow(self, round_index: int) -> GrownRound:
+        try:
+            tree = grow(
+                self._block,
+                round_index,
+                pending=int(self._trace.rounds.pending[round_index]),
+                candidates=self.candidates,
+                max_nodes=self.max_nodes,
+                max_depth=int(self.max_depth[round_index]),
+            )
+        except DraftwoodError as error:
+            raise TraceError(f"round {round_index}: {error}") from error
+        followed = follow(tree, self._trace.realised(round_index))
+        return GrownRound(tree, tree.gains, followed.accepted, followed.path)
+
+
+class Forests:
+    """Forests of one trace by (candidates, max_nodes), shared by the policies replayed on it."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self._forests: dict[tuple[int, int], Forest] = {}
+
+    def get(self, candidates: int, max_nodes: int) -> Forest:
+        """The forest with those limits; a larger one that is already there serves a smaller `max_nodes`."""
+        bound = self.bound(candidates, max_nodes)
+        for (known, size), forest in self._forests.items():
+            if known == candidates and size >= bound:
+                return forest
+        forest = Forest(self.trace, candidates=candidates, max_nodes=bound)
+        self._forests[candidates, bound] = forest
+        return forest
+
+    def bound(self, candidates: int, max_nodes: int) -> int:
+        """`max_nodes`, or the number of nodes that a full tree of K candidates over all depths has, if less."""
+        nodes, level = 0, 1
+        for _ in range(self.trace.rounds.logp.shape[1]):
+            level *= candidates
+            nodes += level
+            if nodes >= max_nodes:
+                return max_nodes
+        return nodes
+
+
+def recorded_tree(trace: Trace, round_index: int) -> DraftTree:
+    """The tree that the recorded run verified in a round, grown again; the root alone where nothing was chosen."""
+    rounds = trace.rounds
+    num_nodes = int(rounds.num_nodes[round_index])
+    if num_nodes == 0:
+        return root_tree(int(rounds.pending[round_index]))
+    forest = Forest(trace, candidates=int(rounds.candidates[round_index]), max_nodes=num_nodes)
+    return forest[round_index].tree
