@@ -8,6 +8,7 @@ K candidates per depth, N drafted nodes, M = N + 1 rows, V vocabulary, T rows of
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -17,6 +18,7 @@ from .errors import UsageError
 
 ROOT_NODE = 0
 MAX_NODES = 1024
+TREE_COLUMNS = ("parent", "token", "depth", "rank", "logp")
 
 
 class Visibility(Enum):
@@ -133,6 +135,62 @@ class DraftTree:
         """The best tree of at most `num_nodes` nodes; shares memory."""
         rows = min(num_nodes, self.num_nodes) + 1
         return DraftTree(self.parent[:rows], self.token[:rows], self.depth[:rows], self.rank[:rows], self.logp[:rows])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forest:
+    """Draft trees of R requests, the nodes of one after those of another; `forest[i]` is tree i, sharing memory.
+
+    Tree i owns entries [offsets[i], offsets[i + 1]) of every column; `parent` counts within its own tree.
+    """
+
+    offsets: np.ndarray
+    """(R + 1,) int64, the first 0; every tree has at least its root."""
+    parent: np.ndarray
+    """(T,) int32, as in `DraftTree`; T = offsets[R]."""
+    token: np.ndarray
+    """(T,) int64."""
+    depth: np.ndarray
+    """(T,) int32."""
+    rank: np.ndarray
+    """(T,) int32."""
+    logp: np.ndarray
+    """(T,) float64."""
+    faulty: Mapping[int, str] = field(default_factory=dict)
+    """What was not finite about the scores of a tree, by its index; such a tree is its root alone."""
+    source: DraftBlock | tuple[Forest, ...] | None = None
+    """What the trees were made from, for a recorder: the scores of a block drafter, or the forests of a union."""
+
+    @classmethod
+    def of(cls, trees: Sequence[DraftTree]) -> Forest:
+        """Join trees, copying them."""
+        sizes = [tree.num_rows for tree in trees]
+        columns = [[getattr(tree, name) for tree in trees] for name in TREE_COLUMNS]
+        joined = (np.concatenate(parts) if parts else np.empty(0) for parts in columns)
+        return cls(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), *joined)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> DraftTree:
+        rows = slice(self.offsets[index], self.offsets[index + 1])
+        return DraftTree(self.parent[rows], self.token[rows], self.depth[rows], self.rank[rows], self.logp[rows])
+
+    @property
+    def num_rows(self) -> np.ndarray:
+        """(R,) int64 rows of each tree, its root counted."""
+        rows: np.ndarray = np.diff(self.offsets)
+        return rows
+
+    def prefix(self, num_nodes: np.ndarray) -> Forest:
+        """The best trees of at most `num_nodes` (R,) nodes each."""
+        kept = np.minimum(self.num_rows, np.asarray(num_nodes, np.int64) + 1)
+        if (kept == self.num_rows).all():
+            return self
+        offsets = np.concatenate([[0], np.cumsum(kept)])
+        rows = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1] - offsets[:-1], kept)
+        columns = (getattr(self, name)[rows] for name in TREE_COLUMNS)
+        return Forest(offsets, *columns, faulty=self.faulty, source=self.source)
 
 
 @dataclass(frozen=True, slots=True)

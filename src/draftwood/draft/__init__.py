@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .base import Drafter, DraftRequest, TargetHead, TargetSizes
+from .base import Committed, Drafter, DraftRequest, TargetHead, TargetSizes
 
-__all__ = ["DraftRequest", "Drafter", "TargetHead", "TargetSizes"]
+__all__ = ["Committed", "DraftRequest", "Drafter", "TargetHead", "TargetSizes"]

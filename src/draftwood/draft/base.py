@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 
-from ..core import DraftBlock
+from ..core import Forest
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,44 +18,83 @@ class DraftRequest:
 
     request: int
     pending: int
-    """Token decided by the target and not yet in any cache; slot 0 of the block."""
+    """Token decided by the target and not yet in any cache: the root of the tree."""
     context_len: int
     """L, committed tokens; also the absolute position of the pending token."""
     block_size: int
     """Rows of this request's block, 2 to the drafter's block size; block_size - 1 positions are scored."""
+    candidates: int
+    """K, candidates kept per depth (of a node, for drafters that have no depths of their own)."""
+    max_nodes: int
+    """Most nodes of the tree."""
+    max_depth: int
+    """Deepest node that can still be delivered, at most block_size - 1."""
+    scored: int = 0
+    """Candidates per depth that the scores in `Forest.source` keep, if more than `candidates`; for recorders."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Committed:
+    """Tokens of R requests that became context in one step: prefill chunks and accepted paths alike.
+
+    The pending token of a request is not among them. Request i owns [offsets[i], offsets[i + 1]).
+    """
+
+    requests: tuple[int, ...]
+    offsets: np.ndarray
+    """(R + 1,) int64."""
+    token_ids: np.ndarray
+    """(n,) int64, each request's in order of position."""
+    taps: torch.Tensor | None
+    """(n, taps * h), the rows of `token_ids`; None for a drafter that taps no layer. Valid during the call only."""
 
 
 class Drafter(Protocol):
-    """Scores the positions behind the pending token of each request in one pass."""
+    """Proposes a draft tree for each request, behind its pending token.
+
+    A request is opened, then every committed token reaches `commit` exactly once and in order, then it is closed;
+    `propose` is asked between commits. A preempted request is closed and opened again.
+    """
 
     @property
     def block_size(self) -> int:
-        """B, the largest block."""
-        ...
-
-    @property
-    def depth(self) -> int:
-        """D = B - 1, the most positions scored."""
+        """Largest depth + 1: rows of a block, the pending token counted."""
         ...
 
     @property
     def target_layer_ids(self) -> tuple[int, ...]:
-        """Tapped target layers, 0-based, in the order in which `commit` expects them side by side."""
+        """Tapped target layers, 0-based, in the order in which `commit` expects them side by side; () for none."""
         ...
 
-    def draft(self, requests: Sequence[DraftRequest], candidates: int) -> DraftBlock:
-        """Score `requests` in one packed forward, the best `candidates` per position; DraftBlock keeps their order."""
+    @property
+    def kv_row_bytes(self) -> int:
+        """Bytes that one committed token keeps in the drafter's own pool; 0 without one."""
         ...
 
-    def commit(self, request: int, taps: torch.Tensor) -> None:
-        """Append committed tokens to a request's context: taps (rows, taps * h), in order of position.
+    def allocate(self, kv_rows: int) -> None:
+        """Make room for `kv_rows` committed tokens of all requests together, once, while no request is open."""
+        ...
 
-        The caller may reuse the memory of `taps` afterwards. The first commit of a request admits it.
+    def open(self, request: int, token_ids: np.ndarray, rows: int) -> None:
+        """Admit a request whose known text is `token_ids` (P,) and which is expected to keep `rows` tokens.
+
+        Its prompt, or after a preemption all but its pending token; `commit` delivers the same tokens again.
         """
         ...
 
-    def release(self, request: int) -> None:
-        """Forget a request; one that was never committed is accepted."""
+    def propose(self, wanted: Sequence[DraftRequest]) -> Forest:
+        """Grow a tree for each of `wanted` (distinct, open), in their order, in one pass.
+
+        Scores that are not finite leave the root alone and a word in `Forest.faulty`; they raise nothing.
+        """
+        ...
+
+    def commit(self, committed: Committed) -> None:
+        """Append committed tokens to the contexts of their requests."""
+        ...
+
+    def close(self, request: int) -> None:
+        """Forget a request; one that is not open is accepted."""
         ...
 
 
