@@ -1,31 +1,37 @@
-"""The KV pool: one flat array per layer, shared by all requests. Knows torch and nothing else.
+"""The KV pool: one allocation for life, shared by all requests. Knows torch and nothing of models.
 
-A request owns a list of extents of pool rows. Row 0 of the pool is scratch: padding rows of a pack write there.
-For a request with prefix length L that has reserved n rows (offsets count along its extents):
+The pool is cut into pages of `PAGE_ROWS` rows; page 0 is scratch, where padding rows of a batch write. A request owns a
+list of runs of pages. Offsets count along its runs, for a prefix length L and n staged rows:
 
-| offsets       | state     | written by          | read by            |
-|---------------|-----------|---------------------|--------------------|
-| [0, L)        | committed | earlier forwards    | every forward      |
-| [L, L + n)    | staged    | the current forward | the current forward|
-| [L + n, end)  | capacity  | nobody              | nobody             |
+| offsets       | state     | written by          | read by             |
+|---------------|-----------|---------------------|---------------------|
+| [0, L)        | committed | earlier forwards    | every forward       |
+| [L, L + n)    | staged    | the current forward | the current forward |
+| [L + n, end)  | spare     | nobody              | nobody              |
+
+`end` is the page edge behind L + n: pages are taken when rows are staged and given back when they are dropped, so
+memory follows tokens, not limits. Pages wholly inside the prefix may be shared; they are never written again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from .batch import Batch
 from .core import Extent
 from .errors import PoolExhaustedError
+from .memory import untouched
+from .pages import Pages, Run
 
-SCRATCH_KV = 0
+PAGE_ROWS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class LayerSpec:
+class LayerSpec(NamedTuple):
     """Width of one layer's keys and values."""
 
     kv_heads: int
@@ -37,71 +43,61 @@ class LayerSpec:
 class _Owned:
     """What one request owns."""
 
-    extents: list[Extent] = field(default_factory=list)
+    expected_pages: int
+    """How far it is expected to grow; others keep away from there while they can."""
+    runs: list[Run] = field(default_factory=list)
     prefix_len: int = 0
     staged_len: int = 0
 
     @property
-    def capacity(self) -> int:
-        return sum(extent.length for extent in self.extents)
+    def pages(self) -> int:
+        return sum(run.size for run in self.runs)
 
 
-def kv_index(extents: Iterable[Extent]) -> np.ndarray:
-    """Pool rows of `extents` in order: (rows,) int64."""
-    parts = [np.arange(extent.start_kv, extent.start_kv + extent.length) for extent in extents]
-    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
-
-
-def _slice_extents(extents: Sequence[Extent], start: int, stop: int) -> tuple[Extent, ...]:
-    """The part of `extents` between two offsets, [start, stop)."""
-    parts: list[Extent] = []
-    offset = 0
-    for extent in extents:
-        low, high = max(start, offset), min(stop, offset + extent.length)
-        if low < high:
-            parts.append(Extent(extent.start_kv + low - offset, high - low))
-        offset += extent.length
-    return tuple(parts)
+def row_bytes(specs: Sequence[LayerSpec], dtype: torch.dtype) -> int:
+    """Bytes that one row takes in all layers."""
+    return sum(spec.kv_heads * (spec.k_dim + spec.v_dim) for spec in specs) * dtype.itemsize
 
 
 class KVPool:
     """Keys and values of all requests for a list of layers, which may differ in width.
 
-    Paired verbs: `open`/`release` per request; `reserve`/`commit` per forward. The pool grows by reallocation, only
-    inside `open` and `reserve`, so views are valid from one `reserve` to the next.
+    Paired verbs: `open`/`release` per request; `reserve`/`commit` per forward. Tensors never move and never grow.
     """
 
     def __init__(
         self,
         specs: Sequence[LayerSpec],
         *,
+        kv_rows: int,
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
-        max_kv_rows: int | None = None,
+        page_rows: int = PAGE_ROWS,
     ) -> None:
+        """Room for `kv_rows` rows, rounded up to pages. Raises UsageError when there is no such room."""
         self.specs = tuple(specs)
-        self._max_kv_rows = max_kv_rows
+        self.page_rows = page_rows
+        self._num_pages = -(-kv_rows // page_rows)
+        self._pages = Pages(1, 1 + self._num_pages)
         self._owned: dict[int, _Owned] = {}
-        self._free: list[Extent] = []
-        self._rows = 1
-        # Layers of one width share a tensor, so that a commit moves the rows of all of them in one operation.
-        self._group_of: list[tuple[LayerSpec, int]] = []
-        counts: dict[LayerSpec, int] = {}
-        for spec in self.specs:
-            self._group_of.append((spec, counts.get(spec, 0)))
-            counts[spec] = counts.get(spec, 0) + 1
-        self._k = {s: torch.zeros(n, 1, s.kv_heads, s.k_dim, dtype=dtype, device=device) for s, n in counts.items()}
-        self._v = {s: torch.zeros(n, 1, s.kv_heads, s.v_dim, dtype=dtype, device=device) for s, n in counts.items()}
+        widths = [(spec.kv_heads, dim) for spec in self.specs for dim in (spec.k_dim, spec.v_dim)]
+        # Equal widths share a tensor, so that a commit moves the rows of all of them, keys and values, at once.
+        self._slots = [(width, widths[:at].count(width)) for at, width in enumerate(widths)]
+        rows, place = (1 + self._num_pages) * page_rows, torch.device(device)
+        self._stores = {
+            width: untouched((widths.count(width), rows, *width), dtype, place) for width in dict.fromkeys(widths)
+        }
+        """(slots, kv_rows, heads, width) by width; a slot is the keys or the values of one layer."""
 
     @property
     def kv_rows(self) -> int:
-        """Rows of the pool, scratch included."""
-        return self._rows
+        """Rows that requests can have."""
+        return self._num_pages * self.page_rows
 
     @property
     def free_rows(self) -> int:
-        """Rows that nobody owns."""
-        return sum(extent.length for extent in self._free)
+        """Rows of the pages that nobody holds."""
+        return self._pages.free * self.page_rows
 
     @property
     def requests(self) -> tuple[int, ...]:
@@ -110,28 +106,42 @@ class KVPool:
 
     def k(self, layer: int) -> torch.Tensor:
         """Keys of a layer: a (kv_rows, G, E) view."""
-        spec, index = self._group_of[layer]
-        return self._k[spec][index]
+        width, slot = self._slots[2 * layer]
+        return self._stores[width][slot]
 
     def v(self, layer: int) -> torch.Tensor:
         """Values of a layer: a (kv_rows, G, E) view."""
-        spec, index = self._group_of[layer]
-        return self._v[spec][index]
+        width, slot = self._slots[2 * layer + 1]
+        return self._stores[width][slot]
 
     def open(self, request: int, expected_rows: int) -> None:
-        """Admit a request and set aside one extent of `expected_rows` (more is added when it runs out).
-
-        Raises PoolExhaustedError when the pool may not grow; nothing is changed then.
-        """
+        """Admit a request. No page is taken; `expected_rows` only tells how much room to leave behind its first."""
         if request in self._owned:
             raise AssertionError(f"request {request} is open already")
-        extent = self._take(max(1, expected_rows))
-        self._owned[request] = _Owned(extents=[extent])
+        self._owned[request] = _Owned(expected_pages=self._pages_of(expected_rows))
+
+    def share(self, request: int, source: int, rows: int) -> int:
+        """Let an empty request begin with the first `rows` committed rows of `source`, whole pages only.
+
+        Returns how many rows that are. They are read-only for both, which costs nothing: rows are only ever written
+        behind the prefix.
+        """
+        owned, other = self._owned[request], self._owned[source]
+        assert not owned.runs and rows <= other.prefix_len, "only an empty request can share committed rows"
+        left = rows // self.page_rows
+        for run in other.runs:
+            part = Run(run.start, min(run.stop, run.start + left))
+            if part.size:
+                self._pages.hold(part)
+                owned.runs.append(part)
+            left -= part.size
+        owned.prefix_len = owned.pages * self.page_rows
+        return owned.prefix_len
 
     def release(self, request: int) -> None:
-        """Give back every row of a request."""
-        for extent in self._owned.pop(request).extents:
-            self._give(extent)
+        """Give back every page of a request."""
+        for run in self._owned.pop(request).runs:
+            self._pages.drop(run)
 
     def prefix_len(self, request: int) -> int:
         """L, the committed rows of a request."""
@@ -140,112 +150,115 @@ class KVPool:
     def prefix(self, request: int) -> tuple[Extent, ...]:
         """Extents of the committed rows, in order of position."""
         owned = self._owned[request]
-        return _slice_extents(owned.extents, 0, owned.prefix_len)
+        return self._extents(owned, 0, owned.prefix_len)
+
+    def lacking(self, request: int, rows: int) -> int:
+        """Rows of the pages that `reserve(request, rows)` would still have to take."""
+        owned = self._owned[request]
+        return max(0, self._pages_of(owned.prefix_len + rows) - owned.pages) * self.page_rows
+
+    def spare(self, request: int) -> int:
+        """Rows that can be staged without another page."""
+        owned = self._owned[request]
+        return owned.pages * self.page_rows - owned.prefix_len
 
     def reserve(self, request: int, rows: int) -> tuple[Extent, ...]:
         """Stage `rows` rows behind the prefix and return their extents; an earlier reservation is dropped.
 
-        Raises PoolExhaustedError when the pool may not grow.
+        Raises PoolExhaustedError, the request unchanged, when too few pages are free.
         """
         owned = self._owned[request]
-        missing = owned.prefix_len + rows - owned.capacity
+        missing = self._pages_of(owned.prefix_len + rows) - owned.pages
         if missing > 0:
             self._extend(owned, missing)
         owned.staged_len = rows
-        return _slice_extents(owned.extents, owned.prefix_len, owned.prefix_len + rows)
+        self._trim(owned)
+        return self._extents(owned, owned.prefix_len, owned.prefix_len + rows)
 
-    def commit(self, request: int, path: np.ndarray) -> None:
-        """Make the staged rows `path` (strictly increasing indices) the next prefix rows, in place; drop the rest.
-
-        Costs O(len(path)): a row moves only if it is not in its place yet.
-        """
+    def advance(self, request: int, rows: int) -> None:
+        """Make the first `rows` staged rows prefix and drop the rest."""
         owned = self._owned[request]
-        count = len(path)
-        if count and (path[0] < 0 or path[-1] >= owned.staged_len or (np.diff(path) <= 0).any()):
-            raise AssertionError(f"path {path.tolist()} is not increasing inside {owned.staged_len} staged rows")
-        moved = np.nonzero(path != np.arange(count))[0]
-        if len(moved):
-            base = owned.prefix_len
-            index_kv = kv_index(_slice_extents(owned.extents, base, base + int(path[-1]) + 1))
-            self._move(index_kv[path[moved]], index_kv[moved])
-        owned.prefix_len += count
+        assert 0 <= rows <= owned.staged_len, f"{rows} rows of {owned.staged_len} staged ones"
+        owned.prefix_len += rows
         owned.staged_len = 0
+        self._trim(owned)
+
+    def commit(self, batch: Batch, accepted: np.ndarray) -> None:
+        """Make the rows `accepted` (n,) of a batch, strictly increasing, prefix of their requests; drop all others.
+
+        One gather and one scatter for all requests, layers, keys and values; only rows that are not in their place
+        yet move.
+        """
+        if len(accepted) and (np.diff(accepted) <= 0).any():
+            raise AssertionError("accepted rows do not increase")
+        owner = np.searchsorted(batch.offsets, accepted, side="right") - 1
+        counts = np.bincount(owner, minlength=len(batch.requests))
+        rank = np.arange(len(accepted)) - (np.cumsum(counts) - counts)[owner]
+        source_kv, target_kv = batch.kv_rows[accepted], batch.kv_rows[batch.offsets[owner] + rank]
+        moved = source_kv != target_kv
+        if moved.any():
+            self._move(source_kv[moved], target_kv[moved])
+        for request, count in zip(batch.requests, counts.tolist(), strict=True):
+            self.advance(request, count)
 
     def check_integrity(self) -> None:
-        """Assert that scratch, free and owned extents partition the pool and that no request exceeds its capacity."""
-        spans = [Extent(SCRATCH_KV, 1), *self._free]
+        """Assert that free and owned pages partition the pool and that no request exceeds or hoards its pages."""
         for request, owned in self._owned.items():
-            assert owned.prefix_len + owned.staged_len <= owned.capacity, f"request {request} exceeds its capacity"
-            spans += owned.extents
-        end = 0
-        for span in sorted(spans, key=lambda extent: extent.start_kv):
-            assert span.length > 0 and span.start_kv == end, f"pool row {end} is lost or owned twice"
-            end += span.length
-        assert end == self._rows, f"extents end at {end}, the pool has {self._rows} rows"
+            used = owned.prefix_len + owned.staged_len
+            assert self._pages_of(used) == owned.pages, f"request {request} has {owned.pages} pages for {used} rows"
+        self._pages.check_integrity(run for owned in self._owned.values() for run in owned.runs)
 
     def _move(self, source_kv: np.ndarray, target_kv: np.ndarray) -> None:
-        for tensors in (self._k, self._v):
-            for tensor in tensors.values():
-                source = torch.from_numpy(source_kv).to(tensor.device)
-                target = torch.from_numpy(target_kv).to(tensor.device)
-                # index_select copies first, so overlapping source and target rows are safe.
-                tensor.index_copy_(1, target, tensor.index_select(1, source))
+        both = torch.from_numpy(np.stack([source_kv, target_kv]))
+        for store in self._stores.values():
+            source, target = both.to(store.device)
+            # index_select copies first, so overlapping source and target rows are safe.
+            store.index_copy_(1, target, store.index_select(1, source))
+
+    def _pages_of(self, rows: int) -> int:
+        return -(-rows // self.page_rows)
 
     def _extend(self, owned: _Owned, missing: int) -> None:
-        """Add at least `missing` rows, in place behind the last extent where they are free."""
-        last = owned.extents[-1]
-        behind = last.start_kv + last.length
-        want = max(missing, owned.capacity)  # doubling keeps the number of extents logarithmic
-        for index, free in enumerate(self._free):
-            if free.start_kv == behind and free.length >= missing:
-                used = min(want, free.length)
-                owned.extents[-1] = Extent(last.start_kv, last.length + used)
-                self._shrink_free(index, used)
-                return
-        room = missing if self._max_kv_rows is None else self._max_kv_rows - self._rows
-        if behind == self._rows and room >= missing:
-            self._grow(want, missing)
-            self._extend(owned, missing)
-            return
-        owned.extents.append(self._take(missing, want))
-
-    def _take(self, least: int, want: int | None = None) -> Extent:
-        want = want or least
-        for index, free in enumerate(self._free):
-            if free.length >= least:
-                used = min(want, free.length)
-                self._shrink_free(index, used)
-                return Extent(free.start_kv, used)
-        self._grow(want, least)
-        return self._take(least, want)
-
-    def _shrink_free(self, index: int, used: int) -> None:
-        free = self._free[index]
-        if free.length == used:
-            del self._free[index]
-        else:
-            self._free[index] = Extent(free.start_kv + used, free.length - used)
-
-    def _give(self, extent: Extent) -> None:
-        merged = sorted([*self._free, extent], key=lambda e: e.start_kv)
-        self._free = []
-        for part in merged:
-            last = self._free[-1] if self._free else None
-            if last is not None and last.start_kv + last.length == part.start_kv:
-                self._free[-1] = Extent(last.start_kv, last.length + part.length)
+        """Add `missing` pages to a request's runs."""
+        claims = {
+            other.runs[-1].stop: other.expected_pages - other.pages
+            for other in self._owned.values()
+            if other is not owned and other.runs and other.expected_pages > other.pages
+        }
+        try:
+            taken = self._pages.take(
+                missing,
+                behind=owned.runs[-1].stop if owned.runs else None,
+                room=owned.expected_pages - owned.pages,
+                claims=claims,
+            )
+        except PoolExhaustedError as error:
+            raise PoolExhaustedError(f"KV pool of {self.kv_rows} rows is full: {error}; see --kv-memory") from error
+        for run in taken:
+            if owned.runs and owned.runs[-1].stop == run.start:
+                owned.runs[-1] = Run(owned.runs[-1].start, run.stop)
             else:
-                self._free.append(part)
+                owned.runs.append(run)
 
-    def _grow(self, want: int, least: int) -> None:
-        """Append free rows by reallocation; zeroed memory is touched by the system only when written."""
-        room = None if self._max_kv_rows is None else self._max_kv_rows - self._rows
-        if room is not None and room < least:
-            raise PoolExhaustedError(f"KV pool of {self._max_kv_rows} rows has no {least} free rows in one piece")
-        extra = want if room is None else min(want, room)
-        for tensors in (self._k, self._v):
-            for spec, old in tensors.items():
-                new = torch.zeros(old.shape[0], self._rows + extra, *old.shape[2:], dtype=old.dtype, device=old.device)
-                new[:, : self._rows] = old
-                tensors[spec] = new
-        self._give(Extent(self._rows, extra))
-        self._rows += extra
+    def _trim(self, owned: _Owned) -> None:
+        """Give back the pages behind the last used row."""
+        surplus = owned.pages - self._pages_of(owned.prefix_len + owned.staged_len)
+        while surplus > 0:
+            last = owned.runs.pop()
+            kept = Run(last.start, max(last.start, last.stop - surplus))
+            if kept.size:
+                owned.runs.append(kept)
+            self._pages.drop(Run(kept.stop, last.stop))
+            surplus -= last.stop - kept.stop
+
+    def _extents(self, owned: _Owned, start: int, stop: int) -> tuple[Extent, ...]:
+        """The part of a request's rows between two offsets, [start, stop)."""
+        parts: list[Extent] = []
+        offset = 0
+        for run in owned.runs:
+            length = run.size * self.page_rows
+            low, high = max(start, offset), min(stop, offset + length)
+            if low < high:
+                parts.append(Extent(run.start * self.page_rows + low - offset, high - low))
+            offset += length
+        return tuple(parts)

@@ -14,7 +14,7 @@ from enum import Enum
 
 import numpy as np
 
-from .errors import UsageError
+from .errors import DraftwoodError, UsageError
 
 ROOT_NODE = 0
 MAX_NODES = 1024
@@ -35,48 +35,6 @@ class Extent:
 
     start_kv: int
     length: int
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """The rows of one request inside a pack.
-
-    | interval                                   | space | what                                          |
-    |--------------------------------------------|-------|-----------------------------------------------|
-    | [row_start, row_start + num_rows)          | row   | this segment's rows                           |
-    | `prefix`, concatenated, `prefix_len` rows  | kv    | committed context, positions 0..prefix_len-1  |
-    | `staged`, concatenated, `num_rows` rows    | kv    | where this segment's keys and values go       |
-    """
-
-    request: int
-    row_start: int
-    num_rows: int
-    prefix_len: int
-    prefix: tuple[Extent, ...]
-    staged: tuple[Extent, ...]
-    visibility: Visibility
-    visible: np.ndarray | None = None
-    """(num_rows, num_rows) bool, [i, j] = row i sees row j; ANCESTORS only."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pack:
-    """One packed forward. Rows beyond the last segment are padding and are never read."""
-
-    token_ids: np.ndarray
-    """(T_pad,) int64."""
-    pos: np.ndarray
-    """(T_pad,) int64 absolute positions."""
-    logit_rows: np.ndarray
-    """(n,) int64 rows whose logits are wanted."""
-    tap_rows: np.ndarray
-    """(m,) int64 rows whose taps are wanted."""
-    segments: tuple[Segment, ...]
-
-    @property
-    def num_rows(self) -> int:
-        """T, the rows that belong to segments."""
-        return sum(segment.num_rows for segment in self.segments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +121,11 @@ class Forest:
 
     @classmethod
     def of(cls, trees: Sequence[DraftTree]) -> Forest:
-        """Join trees, copying them."""
+        """Join trees, at least one, copying them."""
         sizes = [tree.num_rows for tree in trees]
         columns = [[getattr(tree, name) for tree in trees] for name in TREE_COLUMNS]
-        joined = (np.concatenate(parts) if parts else np.empty(0) for parts in columns)
-        return cls(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), *joined)
+        parent, token, depth, rank, logp = (np.concatenate(parts) for parts in columns)
+        return cls(np.concatenate([[0], np.cumsum(sizes)]), parent, token, depth, rank, logp)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -189,8 +147,8 @@ class Forest:
             return self
         offsets = np.concatenate([[0], np.cumsum(kept)])
         rows = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1] - offsets[:-1], kept)
-        columns = (getattr(self, name)[rows] for name in TREE_COLUMNS)
-        return Forest(offsets, *columns, faulty=self.faulty, source=self.source)
+        parent, token, depth, rank, logp = (getattr(self, name)[rows] for name in TREE_COLUMNS)
+        return Forest(offsets, parent, token, depth, rank, logp, self.faulty, self.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +166,25 @@ class Verdict:
     def committed(self) -> int:
         """Committed length of the round: accepted drafts + 1."""
         return len(self.path)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Verdicts:
+    """What the target decided about a forest of R trees."""
+
+    offsets: np.ndarray
+    """(R + 1,) int64: tree i owns `rows[offsets[i]:offsets[i + 1]]`; a tree in `faults` owns none."""
+    rows: np.ndarray
+    """(n,) int64 rows of the forest on accepted paths, increasing, roots included."""
+    pending: np.ndarray
+    """(R,) int64 the target's own next token of each request; -1 in `faults`."""
+    faults: Mapping[int, DraftwoodError]
+    """By tree: why nothing was decided."""
+
+    def path(self, index: int, forest: Forest) -> np.ndarray:
+        """(committed,) int64 nodes of tree `index` on its accepted path, the root first."""
+        nodes: np.ndarray = self.rows[self.offsets[index] : self.offsets[index + 1]] - forest.offsets[index]
+        return nodes
 
 
 def is_text(text: str) -> bool:

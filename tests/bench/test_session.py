@@ -11,7 +11,7 @@ from tiny_bench import TOKENS, engine, text_of, units
 
 from draftwood.bench.plan import Panel, rows_of
 from draftwood.bench.session import BenchOptions, explain_with, reference_answer, run_bench
-from draftwood.engine import Engine, RequestOptions
+from draftwood.engine import Engine, SamplingParams
 from draftwood.errors import UsageError
 from draftwood.policy import make_policy
 from draftwood.verify import chooser
@@ -35,7 +35,7 @@ def test_sampled_gap_is_how_far_the_logit_must_move() -> None:
     gap, _ = explain_with(made, panel, [unit])(sample("x", "p0", 1.0, set_name="toy", seed=11), shared)
     ids = [*unit.prompt_ids, *shared]
     logits = family("llama", "float64").logits([ids])[0, -1:]
-    draw = chooser(RequestOptions(2, 0.7, 11).sampling())
+    draw = chooser(SamplingParams(2, 0.7, 11).sampling())
     position = np.array([len(ids)])
     drawn = int(draw(logits, position)[0])
     moved = logits.clone()

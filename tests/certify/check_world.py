@@ -13,7 +13,7 @@ from stub_drafter import KnowingDrafter
 
 from draftwood.engine import Engine, EngineConfig
 from draftwood.engine.jobs import Forward
-from draftwood.engine.request import Job
+from draftwood.engine.requests import Job
 from draftwood.engine.stages import Stages
 from draftwood.models.hf import HFTarget
 from draftwood.prompts.units import Unit

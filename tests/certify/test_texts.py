@@ -18,7 +18,7 @@ from draftwood.certify.reference import Reference
 from draftwood.certify.texts import CheckSettings, TextCheck, compare_text, run_check
 from draftwood.core import Sampling
 from draftwood.engine import Engine
-from draftwood.engine.request import Job
+from draftwood.engine.requests import Job
 from draftwood.errors import UsageError
 from draftwood.models.hf import HFTarget
 from draftwood.prompts.units import Unit

@@ -177,12 +177,12 @@ class TestShow:
         from tiny_bench import engine, text_of, units
 
         from draftwood.draw.show import watch_generation
-        from draftwood.engine import RequestOptions
+        from draftwood.engine import SamplingParams
         from draftwood.policy import make_policy
 
         made = engine(codec=True)
         unit = units()[1]
-        options = RequestOptions(24, end_ids=frozenset())
+        options = SamplingParams(24, end_ids=frozenset())
         shown = watch_generation(made, unit.prompt_ids, make_policy("ddtree", budget=7), options)
         text = "".join(chr(33 + token) for token in text_of(unit.prompt_ids)[:24])
         assert shown.first_text + "".join(item.text for item in shown.rounds) == text

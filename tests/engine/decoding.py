@@ -14,7 +14,7 @@ from stub_drafter import KnowingDrafter, Watched
 from draftwood.core import Sampling
 from draftwood.draft.base import Drafter
 from draftwood.draft.dflash import DFlashDrafter, load_drafter
-from draftwood.engine import Engine, EngineConfig, Request, RequestOptions
+from draftwood.engine import Engine, EngineConfig, Request, SamplingParams
 from draftwood.policy import Policy, RoundOutcome, make_policy
 
 POLICY_CASES: dict[str, tuple[str, dict[str, int]]] = {
@@ -125,7 +125,7 @@ def run(
 
 def _submit(engine: Engine, drafter: Drafter, case: str, one: Wanted, sampling: Sampling) -> Outcome:
     policy = Watched(policy_case(case))
-    options = RequestOptions(len(one.text), sampling.temperature, sampling.seed, end_ids=frozenset())
+    options = SamplingParams(len(one.text), sampling.temperature, sampling.seed, end_ids=frozenset())
     request = engine.submit(one.prompt, policy, options)
     if isinstance(drafter, KnowingDrafter):
         drafter.know(request.id, [*one.prompt, *one.text], one.dice)

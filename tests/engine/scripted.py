@@ -12,7 +12,7 @@ from stub_drafter import KnowingDrafter
 from draftwood.cache import KVPool, LayerSpec
 from draftwood.core import Pack
 from draftwood.draft.base import DraftRequest
-from draftwood.engine import Engine, EngineConfig, Request, RequestOptions
+from draftwood.engine import Engine, EngineConfig, Request, SamplingParams
 from draftwood.models.base import TargetSpec
 from draftwood.models.text import TextCodec
 from draftwood.policy import make_policy
@@ -76,7 +76,7 @@ class Play:
     ) -> Request:
         """Queue a request whose script is `prompt` followed by `text`; `options` of the policy and the request."""
         budget = {key: options.pop(key) for key in ("budget", "candidates") if key in options}
-        request = self.engine.submit(prompt, make_policy(policy, **budget), RequestOptions(**options))  # type: ignore[arg-type]
+        request = self.engine.submit(prompt, make_policy(policy, **budget), SamplingParams(**options))  # type: ignore[arg-type]
         self.expect(request.id, text, prompt, dice)
         return request
 

@@ -19,7 +19,7 @@ from scripted import Play
 from draftwood.attention import SdpaBackend
 from draftwood.core import DraftBlock, Pack
 from draftwood.draft.base import DraftRequest
-from draftwood.engine import Engine, EngineConfig, Request, RequestOptions
+from draftwood.engine import Engine, EngineConfig, Request, SamplingParams
 from draftwood.engine.stages import STAGE_NAMES, Stages
 from draftwood.errors import CostError, DraftwoodError, NonFiniteLogitsError, RequestError, UsageError
 from draftwood.models.hf import HFTarget
@@ -53,7 +53,7 @@ def clean_prompts(made: Family, count: int, tokens: int) -> list[tuple[tuple[int
 
 
 def run_beside(engine: Engine, prompts: list[tuple[int, ...]], case: str, tokens: int) -> list[Request]:
-    requests = [engine.submit(p, policy_case(case), RequestOptions(tokens, end_ids=frozenset())) for p in prompts]
+    requests = [engine.submit(p, policy_case(case), SamplingParams(tokens, end_ids=frozenset())) for p in prompts]
     while engine.step():
         engine.check_integrity()
     assert engine.state.pool.requests == ()
@@ -85,7 +85,7 @@ def test_a_text_that_reaches_nan_stops_at_the_same_place_under_every_policy(case
     at = text.index(BROKEN)
     drafter = knowing()
     engine = Engine(made.target, drafter)
-    request = engine.submit(prompt, policy_case(case), RequestOptions(20, end_ids=frozenset()))
+    request = engine.submit(prompt, policy_case(case), SamplingParams(20, end_ids=frozenset()))
     drafter.know(request.id, [*prompt, *text], 0)
     while engine.step():
         engine.check_integrity()
@@ -113,7 +113,7 @@ def test_drafting_a_token_that_gives_nan_changes_nothing(case: str) -> None:
     clean = clean_prompts(made, 4, 24)
     requests = []
     for dice, (prompt, text) in enumerate(clean):
-        requests.append(engine.submit(prompt, policy_case(case), RequestOptions(24, end_ids=frozenset())))
+        requests.append(engine.submit(prompt, policy_case(case), SamplingParams(24, end_ids=frozenset())))
         drafter.know(requests[-1].id, [*prompt, *text], dice)
     packs: list[Pack] = []
     with engine.replacing_stages(lambda stages: replace(stages, pack=kept(stages.pack, packs))):
@@ -169,7 +169,7 @@ def test_a_drafter_that_gives_nan_stops_that_request_alone() -> None:
     requests = []
     for one in wanted:
         requests.append(
-            engine.submit(one.prompt, policy_case("ddtree7"), RequestOptions(len(one.text), end_ids=frozenset()))
+            engine.submit(one.prompt, policy_case("ddtree7"), SamplingParams(len(one.text), end_ids=frozenset()))
         )
         inner.know(requests[-1].id, [*one.prompt, *one.text], one.dice)
     drafter.bad = requests[2].id
@@ -188,7 +188,7 @@ def test_nan_in_a_real_drafter_names_the_request(tmp_path: Path) -> None:
     with torch.no_grad():
         drafter.model.norm.weight[0] = torch.nan
     engine = Engine(made.target, drafter)
-    request = engine.submit([1, 2, 3], make_policy("chain"), RequestOptions(8, end_ids=frozenset()))
+    request = engine.submit([1, 2, 3], make_policy("chain"), SamplingParams(8, end_ids=frozenset()))
     while engine.step():
         engine.check_integrity()
     assert isinstance(request.error, NonFiniteLogitsError)
@@ -309,7 +309,7 @@ def test_a_refused_request_leaves_running_ones_alone() -> None:
     for bad in ([], [64], [1] * 5000):
         play.engine.step()
         with pytest.raises(RequestError):
-            play.engine.submit(bad, make_policy("ar"), RequestOptions(4))
+            play.engine.submit(bad, make_policy("ar"), SamplingParams(4))
     play.finish()
     assert request.token_ids == text[:20]
 

@@ -15,7 +15,7 @@ from transformers import DynamicCache
 
 from draftwood.cache import KVPool, kv_index
 from draftwood.core import Pack, Segment, Visibility
-from draftwood.engine import Engine, EngineConfig, RequestOptions
+from draftwood.engine import Engine, EngineConfig, SamplingParams
 from draftwood.models.base import TargetSpec
 
 SHORT = ((5, 14, 0), (23, 9, 0), (12, 16, 1), (2, 12, 2), (31, 10, 3))
@@ -161,7 +161,7 @@ def run_unbounded(made: Family, drafter: KnowingDrafter, case: str, wanted: list
     done = []
     for one in wanted:
         policy = Watched(policy_case(case))
-        request = engine.submit(one.prompt, policy, RequestOptions(1000, end_ids=frozenset()))
+        request = engine.submit(one.prompt, policy, SamplingParams(1000, end_ids=frozenset()))
         drafter.know(request.id, [*one.prompt, *one.text], one.dice)
         done.append(Outcome(request, one, policy.outcomes))
     while engine.step():

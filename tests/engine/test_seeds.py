@@ -5,7 +5,7 @@ from __future__ import annotations
 from families import family
 
 from draftwood.core import Sampling
-from draftwood.engine import Engine, RequestOptions
+from draftwood.engine import Engine, SamplingParams
 from draftwood.policy import make_policy
 
 PROMPT = (3, 1, 4, 1, 5)
@@ -16,7 +16,7 @@ def test_seeded_texts_in_one_batch_equal_their_plain_draws() -> None:
     settings = [(0.7, 5, 0), (0.7, 5, 1), (0.7, 6, 0), (1.3, 5, 0), (0.7, 5, 0)]
     engine = Engine(made.target)
     requests = [
-        engine.submit(PROMPT, make_policy("ar"), RequestOptions(24, temperature, seed, completion, end_ids=frozenset()))
+        engine.submit(PROMPT, make_policy("ar"), SamplingParams(24, temperature, seed, completion, end_ids=frozenset()))
         for temperature, seed, completion in settings
     ]
     while engine.step():

@@ -13,7 +13,7 @@ from scripted import Play
 from stub_drafter import KnowingDrafter
 
 from draftwood.core import RoundRecord
-from draftwood.engine import Engine, EngineConfig, Request, RequestOptions
+from draftwood.engine import Engine, EngineConfig, Request, SamplingParams
 from draftwood.errors import RequestError
 from draftwood.policy import make_policy
 
@@ -62,7 +62,7 @@ def test_twenty_requests_over_four_slots_equal_their_solo_runs(kind: str, tmp_pa
 
 
 def submit(engine: Engine, drafter: object, case: str, one: Wanted) -> Request:
-    options = RequestOptions(len(one.text), end_ids=frozenset())
+    options = SamplingParams(len(one.text), end_ids=frozenset())
     request = engine.submit(one.prompt, policy_case(case), options)
     if isinstance(drafter, KnowingDrafter):
         drafter.know(request.id, [*one.prompt, *one.text], one.dice)
@@ -91,7 +91,7 @@ def test_after_two_hundred_requests_with_aborts_everything_is_free(tmp_path: Pat
     for number in range(200):
         prompt = rng.integers(0, VOCAB, rng.integers(1, 40)).tolist()
         policy = make_policy("ddtree", budget=int(rng.integers(0, 20)))
-        alive.append(engine.submit(prompt, policy, RequestOptions(int(rng.integers(1, 6)), end_ids=frozenset())))
+        alive.append(engine.submit(prompt, policy, SamplingParams(int(rng.integers(1, 6)), end_ids=frozenset())))
         if number % 3 == 0:
             engine.step()
         if rng.random() < 0.4:
@@ -161,7 +161,7 @@ def test_prefill_in_chunks_drafts_as_well_as_in_one(name: str, tmp_path: Path) -
         for size, neighbour in ((512, False), (chunk, False), (chunk, True)):
             engine = Engine(made.target, drafter, config=EngineConfig(prefill_chunk=size))
             if neighbour:
-                beside = engine.submit((5, 4, 3), policy_case("ddtree7"), RequestOptions(40, end_ids=frozenset()))
+                beside = engine.submit((5, 4, 3), policy_case("ddtree7"), SamplingParams(40, end_ids=frozenset()))
                 engine.step()
                 engine.step()
             request = submit(engine, drafter, "ddtree64", one)

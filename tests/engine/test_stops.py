@@ -12,7 +12,7 @@ from decoding import SOLO, greedy_wanted, knowing, policy_case, random_drafter, 
 from families import family
 from scripted import PROMPT, Play
 
-from draftwood.engine import Engine, EngineConfig, Request, RequestOptions
+from draftwood.engine import Engine, EngineConfig, Request, SamplingParams
 from draftwood.policy import make_policy
 
 TEXT = [int(token) for token in np.random.default_rng(5).integers(10, 60, 48)]
@@ -121,7 +121,7 @@ def test_every_block_size(case: str, block_size: int) -> None:
     (wanted,) = greedy_wanted("qwen3", "float64", SOLO)
     drafter = knowing()
     engine = Engine(made.target, drafter)
-    options = RequestOptions(len(wanted.text), block_size=block_size, end_ids=frozenset())
+    options = SamplingParams(len(wanted.text), block_size=block_size, end_ids=frozenset())
     request = engine.submit(wanted.prompt, policy_case(case), options)
     drafter.know(request.id, [*wanted.prompt, *wanted.text], 0)
     while engine.step():
@@ -139,7 +139,7 @@ def test_more_candidates_than_the_vocabulary_has(tmp_path: Path) -> None:
     for candidates in (64, 1024):
         engine = Engine(made.target, random_drafter(tmp_path / str(candidates), made))
         policy = make_policy("ddtree", budget=128, candidates=candidates)
-        request = engine.submit(wanted.prompt, policy, RequestOptions(20, end_ids=frozenset()))
+        request = engine.submit(wanted.prompt, policy, SamplingParams(20, end_ids=frozenset()))
         while engine.step():
             engine.check_integrity()
         assert request.token_ids == wanted.text[:20]
@@ -172,7 +172,7 @@ def test_a_prompt_and_a_text_may_contain_the_mask_token(tmp_path: Path) -> None:
     prompt, text = found
     for case in ("chain", "ddtree64"):
         engine = Engine(made.target, drafter)
-        request = engine.submit(prompt, policy_case(case), RequestOptions(24, end_ids=frozenset()))
+        request = engine.submit(prompt, policy_case(case), SamplingParams(24, end_ids=frozenset()))
         while engine.step():
             engine.check_integrity()
         assert request.token_ids == text and mask in request.token_ids
@@ -191,7 +191,7 @@ def test_end_tokens_of_a_real_model(name: str) -> None:
     drafter = knowing()
     for case in ("ar", "chain", "ddtree64"):
         engine = Engine(made.target, drafter, config=EngineConfig(prefill_chunk=5))
-        request = engine.submit(wanted.prompt, policy_case(case), RequestOptions(48, end_ids=frozenset(ends)))
+        request = engine.submit(wanted.prompt, policy_case(case), SamplingParams(48, end_ids=frozenset(ends)))
         drafter.know(request.id, [*wanted.prompt, *wanted.text], 0)
         while engine.step():
             engine.check_integrity()

@@ -11,7 +11,7 @@ from stub_drafter import KnowingDrafter
 from tiny_bench import TOKENS, engine, profile, text_of, units
 
 from draftwood.core import DraftBlock
-from draftwood.engine import Engine, Request, RequestOptions
+from draftwood.engine import Engine, Request, SamplingParams
 from draftwood.errors import TraceError, UsageError
 from draftwood.policy import Policy, make_policy
 from draftwood.prompts.units import Unit
@@ -41,7 +41,7 @@ def decode(made: Engine, policy: Policy, asked: list[Unit]) -> list[Request]:
     made.reset_policies()
     requests = []
     for unit in asked:
-        request = made.submit(unit.prompt_ids, policy, RequestOptions(TOKENS, end_ids=frozenset()))
+        request = made.submit(unit.prompt_ids, policy, SamplingParams(TOKENS, end_ids=frozenset()))
         while not request.finished:
             made.step()
         requests.append(request)

@@ -7,8 +7,8 @@ from typing import Protocol
 
 import torch
 
+from ..batch import Batch, BatchTensors
 from ..cache import KVPool
-from ..core import Pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class AttendOptions:
 
 
 class Plan(Protocol):
-    """One packed forward, resolved."""
+    """One forward of a batch, resolved."""
 
     def attend(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: AttendOptions
@@ -44,6 +44,6 @@ class AttentionBackend(Protocol):
 
     name: str
 
-    def plan(self, pack: Pack, pool: KVPool, dtype: torch.dtype, device: torch.device) -> Plan:
-        """Masks, extents and offsets of a pack, on the device."""
+    def plan(self, batch: Batch, tensors: BatchTensors, pool: KVPool, dtype: torch.dtype) -> Plan:
+        """Masks, extents and offsets of a batch, on the device of `tensors`; `dtype` is that of the queries."""
         ...

@@ -1,7 +1,7 @@
-"""Reference backend: torch's scaled_dot_product_attention, one call per segment and layer.
+"""Reference backend: torch's scaled_dot_product_attention, one call per request and layer.
 
 Query heads that share a key head are folded into the query axis, so keys are never repeated and one float mask per
-segment serves every layer of a window size. Runs on any device; ragged kernels are compared with it.
+request serves every layer of a window size. Runs on any device; ragged kernels are compared with it.
 """
 
 from __future__ import annotations
@@ -12,40 +12,42 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ..cache import SCRATCH_KV, KVPool, kv_index
-from ..core import Extent, Pack, Segment, Visibility
+from ..batch import Batch, BatchTensors, kv_index
+from ..cache import KVPool
+from ..core import Extent, Visibility
 from .base import AttendOptions
 
 
 @dataclass(slots=True)
-class _SegmentPlan:
-    """One segment, resolved to indices of the device."""
+class _RequestPlan:
+    """One request of a batch, resolved to indices of the device."""
 
     rows: slice
-    """Rows of the pack."""
+    """Rows of the batch."""
     kv: slice | torch.Tensor
     """Pool rows of prefix and own rows, in this order: a view where they are consecutive, else an index."""
     q_pos: np.ndarray
     k_pos: np.ndarray
     own: np.ndarray | None
-    """(n, n) bool visibility among the segment's rows; None: every row sees every row."""
+    """(n, n) bool visibility among the request's rows; None: every row sees every row."""
     two_sided: bool
     """Windows cut keys on both sides (a drafter's full block)."""
     masks: dict[tuple[int | None, int], torch.Tensor | None] = field(default_factory=dict)
 
 
 class SdpaPlan:
-    """Indices and masks of one packed forward; `attend` is called once per layer."""
+    """Indices and masks of one forward; `attend` is called once per layer."""
 
-    def __init__(self, pack: Pack, pool: KVPool, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, batch: Batch, tensors: BatchTensors, pool: KVPool, dtype: torch.dtype) -> None:
         self._pool = pool
         self._dtype = dtype
-        self._device = device
-        self._segments = [self._resolve(segment, pack) for segment in pack.segments]
-        alone = len(pack.segments) == 1 and pack.num_rows == len(pack.token_ids)
-        self._whole = self._segments[0] if alone else None
-        """The only segment of a pack without padding, whose rows need no gathering."""
-        self._row_kv = self._staged(pack)
+        self._device = tensors.kv_rows.device
+        self._requests = [self._resolve(batch, index) for index in range(len(batch.requests))]
+        alone = len(batch.requests) == 1 and batch.num_rows == len(batch.token_ids)
+        self._whole = self._requests[0] if alone else None
+        """The only request of a batch without padding, whose rows need no gathering."""
+        staged = _run(batch.kv_rows) if alone else None
+        self._row_kv = tensors.kv_rows if staged is None else staged
 
     def attend(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: AttendOptions
@@ -61,17 +63,17 @@ class SdpaPlan:
         num_heads, num_rows, _ = q.shape
         if self._whole is not None:
             keys, values = pool_k[self._whole.kv].transpose(0, 1), pool_v[self._whole.kv].transpose(0, 1)
-            return self._attend_segment(self._whole, q, keys, values, options)
+            return self._attend_request(self._whole, q, keys, values, options)
         out = q.new_zeros(num_rows, num_heads, v.shape[-1])
-        for segment in self._segments:
-            keys = pool_k[segment.kv].transpose(0, 1)  # (G, S, E)
-            values = pool_v[segment.kv].transpose(0, 1)
-            out[segment.rows] = self._attend_segment(segment, q[:, segment.rows], keys, values, options)
+        for request in self._requests:
+            keys = pool_k[request.kv].transpose(0, 1)  # (G, S, E)
+            values = pool_v[request.kv].transpose(0, 1)
+            out[request.rows] = self._attend_request(request, q[:, request.rows], keys, values, options)
         return out
 
-    def _attend_segment(
+    def _attend_request(
         self,
-        segment: _SegmentPlan,
+        request: _RequestPlan,
         q: torch.Tensor,  # (H, n, E)
         keys: torch.Tensor,
         values: torch.Tensor,
@@ -80,7 +82,7 @@ class SdpaPlan:
         num_heads, num_rows, _ = q.shape
         groups = keys.shape[0]
         shared = num_heads // groups
-        mask = self._mask(segment, options.window, shared)
+        mask = self._mask(request, options.window, shared)
         folded = q.reshape(groups, shared * num_rows, -1)  # head h belongs to key head h // shared
         if options.needs_explicit:
             out = _explicit(folded, keys, values, mask, options)
@@ -90,76 +92,70 @@ class SdpaPlan:
             )[0]
         return out.reshape(num_heads, num_rows, -1).transpose(0, 1)
 
-    def _resolve(self, segment: Segment, pack: Pack) -> _SegmentPlan:
-        rows = slice(segment.row_start, segment.row_start + segment.num_rows)
-        q_pos = pack.pos[rows]
-        own = segment.visible
-        if segment.visibility is Visibility.CAUSAL and segment.num_rows > 1:
-            own = np.tri(segment.num_rows, dtype=bool)
-        return _SegmentPlan(
+    def _resolve(self, batch: Batch, index: int) -> _RequestPlan:
+        rows = batch.rows(index)
+        q_pos = batch.pos[rows]
+        return _RequestPlan(
             rows=rows,
-            kv=self._kv(segment.prefix + segment.staged),
+            kv=self._kv(batch.prefix[index], batch.kv_rows[rows]),
             q_pos=q_pos,
-            k_pos=np.concatenate([np.arange(segment.prefix_len), q_pos]),
-            own=own,
-            two_sided=segment.visibility is Visibility.FULL,
+            k_pos=np.concatenate([np.arange(batch.prefix_len[index]), q_pos]),
+            own=batch.own_visible(index),
+            two_sided=batch.visibility[index] is Visibility.FULL,
         )
 
-    def _staged(self, pack: Pack) -> slice | torch.Tensor:
-        """Pool rows that the pack's rows write, scratch for padding."""
-        if self._whole is not None:
-            return self._kv(pack.segments[0].staged)
-        row_kv = np.full(len(pack.token_ids), SCRATCH_KV, dtype=np.int64)
-        for segment in pack.segments:
-            row_kv[segment.row_start : segment.row_start + segment.num_rows] = kv_index(segment.staged)
-        return torch.from_numpy(row_kv).to(self._device)
+    def _kv(self, prefix: tuple[Extent, ...], staged: np.ndarray) -> slice | torch.Tensor:
+        run = _run(staged)
+        if run is not None and not prefix:
+            return run
+        if run is not None and len(prefix) == 1 and prefix[0].start_kv + prefix[0].length == run.start:
+            return slice(prefix[0].start_kv, run.stop)
+        return torch.from_numpy(np.concatenate([kv_index(prefix), staged])).to(self._device)
 
-    def _kv(self, extents: tuple[Extent, ...]) -> slice | torch.Tensor:
-        start, stop = extents[0].start_kv, extents[0].start_kv
-        for extent in extents:
-            if extent.start_kv != stop:
-                return torch.from_numpy(kv_index(extents)).to(self._device)
-            stop += extent.length
-        return slice(start, stop)
-
-    def _mask(self, segment: _SegmentPlan, window: int | None, shared: int) -> torch.Tensor | None:
+    def _mask(self, request: _RequestPlan, window: int | None, shared: int) -> torch.Tensor | None:
         """Additive (shared * n, S) mask, 0 or -inf; None when every row sees everything. Built once per window."""
         key = (window, shared)
-        if key not in segment.masks:
-            visible = _visible(segment, window)
+        if key not in request.masks:
+            visible = _visible(request, window)
             if visible is not None:
-                additive = torch.from_numpy(np.where(visible, 0.0, -np.inf)).to(self._device, self._dtype)
-                segment.masks[key] = additive.repeat(shared, 1)
+                additive = torch.from_numpy(np.where(visible, np.float32(0.0), np.float32(-np.inf)))
+                request.masks[key] = additive.to(self._device, self._dtype).repeat(shared, 1)
             else:
-                segment.masks[key] = None
-        return segment.masks[key]
+                request.masks[key] = None
+        return request.masks[key]
 
 
 class SdpaBackend:
-    """Plans packs for torch's scaled_dot_product_attention."""
+    """Plans batches for torch's scaled_dot_product_attention."""
 
     name = "sdpa"
 
-    def plan(self, pack: Pack, pool: KVPool, dtype: torch.dtype, device: torch.device) -> SdpaPlan:
-        """Resolve `pack` against `pool`, once per forward; `dtype` is that of the queries."""
-        return SdpaPlan(pack, pool, dtype, device)
+    def plan(self, batch: Batch, tensors: BatchTensors, pool: KVPool, dtype: torch.dtype) -> SdpaPlan:
+        """Resolve `batch` against `pool`, once per forward; `dtype` is that of the queries."""
+        return SdpaPlan(batch, tensors, pool, dtype)
 
 
-def _visible(segment: _SegmentPlan, window: int | None) -> np.ndarray | None:
+def _run(rows_kv: np.ndarray) -> slice | None:
+    """Pool rows as a slice where they are consecutive."""
+    start, stop = int(rows_kv[0]), int(rows_kv[-1]) + 1
+    return slice(start, stop) if stop - start == len(rows_kv) and (np.diff(rows_kv) == 1).all() else None
+
+
+def _visible(request: _RequestPlan, window: int | None) -> np.ndarray | None:
     """(n, S) bool: what each row sees, positions deciding about windows; None for everything."""
-    num_rows, num_keys = len(segment.q_pos), len(segment.k_pos)
-    distance = segment.q_pos[:, None] - segment.k_pos[None, :] if window is not None else None
+    num_rows, num_keys = len(request.q_pos), len(request.k_pos)
+    distance = request.q_pos[:, None] - request.k_pos[None, :] if window is not None else None
     cut = False
     if distance is not None and window is not None:
-        cut = bool(distance.max() >= window or (segment.two_sided and distance.min() <= -window))
-    if segment.own is None and not cut:
+        cut = bool(distance.max() >= window or (request.two_sided and distance.min() <= -window))
+    if request.own is None and not cut:
         return None
     visible = np.ones((num_rows, num_keys), dtype=bool)
-    if segment.own is not None:
-        visible[:, num_keys - num_rows :] = segment.own
+    if request.own is not None:
+        visible[:, num_keys - num_rows :] = request.own
     if distance is not None and window is not None:
         visible &= distance < window
-        if segment.two_sided:
+        if request.two_sided:
             visible &= -distance < window
     return visible
 

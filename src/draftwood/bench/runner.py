@@ -10,12 +10,12 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from ..core import Pack
+from ..batch import Batch
 from ..cost.profile import CostProfile
-from ..engine import Engine, RequestOptions
-from ..engine.jobs import Forward
-from ..engine.stages import Stages
+from ..engine import Engine, SamplingParams
+from ..engine.round import Forward
 from ..engine.state import EngineState
+from ..engine.step import Stages
 from ..errors import DraftwoodError, UsageError
 from ..policy import Policy, make_policy
 from ..prompts.units import Unit
@@ -94,9 +94,10 @@ class _FirstVerify:
     def change(self, stages: Stages) -> Stages:
         """The same stages, watched."""
 
-        def verify(state: EngineState, packed: Pack) -> Forward:
+        def verify(state: EngineState, batch: Batch) -> Forward:
             self.starts_s.append(perf_counter())
-            return stages.verify(state, packed)
+            found: Forward = stages.verify(state, batch)
+            return found
 
         return replace(stages, verify=verify)
 
@@ -133,21 +134,14 @@ class EngineArm:
         engine.reset_policies()
         if self._profile is not None:
             engine.use_profile(self._profile, live_costs=self._live_costs)
-        options = RequestOptions(
+        options = SamplingParams(
             max_tokens, panel.temperature, turn.seed, block_size=self._row.block_size, end_ids=self._end_ids
         )
         watch = _FirstVerify()
         self._memory.start()
-        with engine.replacing_stages(watch.change):
-            request = engine.submit(turn.unit.prompt_ids, self.policy, options)
-            try:
-                while not request.finished:
-                    engine.step(timing=panel.timing)
-            finally:
-                engine.abort(request)
-        if request.error is not None:
-            raise request.error
-        result = engine.result(request)
+        with engine.loop.watching(watch.change, timing=panel.timing):
+            (request,) = engine.run([engine.make_request(turn.unit.prompt_ids, self.policy, options)])
+        result = engine.output(request)
         first_s = request.submitted_s + result.prefill_s
         return Sample(
             panel=panel.name,

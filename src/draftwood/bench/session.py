@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..cost.profile import CostProfile
-from ..engine import Engine, RequestOptions
+from ..engine import Engine, SamplingParams
 from ..errors import UsageError
 from ..models.base import ReferenceModel
 from ..policy import POLICIES, make_policy
@@ -143,15 +143,8 @@ def reference_answer(engine: Engine, max_tokens: int) -> Callable[[Sequence[int]
     policy = make_policy(PLAIN)
 
     def answer(prompt_ids: Sequence[int]) -> str:
-        request = engine.submit(prompt_ids, policy, RequestOptions(max_tokens))
-        try:
-            while not request.finished:
-                engine.step()
-        finally:
-            engine.abort(request)
-        if request.error is not None:
-            raise request.error
-        return engine.result(request).text
+        (request,) = engine.run([engine.make_request(prompt_ids, policy, SamplingParams(max_tokens))])
+        return engine.output(request).text
 
     return answer
 

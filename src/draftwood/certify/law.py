@@ -16,11 +16,11 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from ..core import ROOT_NODE, DraftTree, Verdict
-from ..engine import Engine, RequestOptions
-from ..engine.jobs import Forward
-from ..engine.request import Job
-from ..engine.stages import Stages
+from ..core import ROOT_NODE, DraftTree, Forest, Verdict, Verdicts
+from ..engine import Engine, SamplingParams
+from ..engine.round import Forward
+from ..engine.schedule import Job
+from ..engine.step import Stages
 from ..errors import UsageError
 from ..policy import Policy, make_policy
 from ..prompts.units import Unit
@@ -121,19 +121,19 @@ def record_case(engine: Engine, prefix_ids: Sequence[int], policy: Policy) -> La
     kept: list[LawCase] = []
 
     def keeping(stages: Stages) -> Stages:
-        def look(jobs: list[Job], forward: Forward) -> None:
-            if jobs[0].is_round and jobs[0].tree is not None:
-                kept.append(LawCase(jobs[0].tree, forward.logits.double().cpu().clone()))
-            stages.walk(jobs, forward)
+        def look(jobs: list[Job], forest: Forest, forward: Forward) -> Verdicts:
+            if jobs[0].is_round and not kept:
+                kept.append(LawCase(forest[0], forward.logits.double().cpu().clone()))
+            found: Verdicts = stages.walk(jobs, forest, forward)
+            return found
 
         return replace(stages, walk=look)
 
     depth = engine.state.drafter.block_size if engine.state.drafter is not None else 1
-    request = engine.submit(prefix_ids, policy, RequestOptions(max_tokens=depth + 2, end_ids=frozenset()))
-    with engine.replacing_stages(keeping):
-        while not kept and not request.finished:
-            engine.step()
-    engine.abort(request)
+    request = engine.make_request(prefix_ids, policy, SamplingParams(max_tokens=depth + 2, end_ids=frozenset()))
+    with engine.loop.watching(keeping):
+        (request,) = engine.run([request])
+    engine.output(request)
     if not kept:
         raise UsageError(f"prefix of {len(prefix_ids)} tokens: no round fits behind it, expected a shorter one")
     return kept[0]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import logging
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,14 +35,6 @@ class LoadOptions:
     """Settings of the engine; None: the usual ones."""
 
 
-def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Folder for converted models: $DRAFTWOOD_CACHE, else $XDG_CACHE_HOME/draftwood, else ~/.cache/draftwood."""
-    if own := environment.get("DRAFTWOOD_CACHE"):
-        return Path(own)
-    shared = environment.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path.home() / ".cache") / "draftwood"
-
-
 def check_pair(options: LoadOptions, policy: str) -> None:
     """Raise UsageError before anything is loaded: unknown model, or a policy that drafts without a drafter."""
     from ..models.source import resolve_model
@@ -61,14 +53,14 @@ def load_engine(options: LoadOptions) -> Engine:
 
     quiet_libraries()
     warnings.showwarning = _as_notice
+    logger = logging.getLogger("draftwood")
+    logger.handlers, logger.propagate = [_Notices()], False
     return Engine.load(
         options.model,
         options.drafter,
         dtype=options.dtype,
         device=options.device,
         threads=options.threads or default_threads(),
-        cache_dir=cache_folder(os.environ),
-        notify=notice,
         profile=options.profile,
         allow_stale_profile=options.allow_stale_profile,
         live_costs=options.live_costs,
@@ -86,6 +78,13 @@ def waiting_for(what: str) -> Iterator[None]:
 
     with Console(stderr=True).status(what, spinner="line"):
         yield
+
+
+class _Notices(logging.Handler):
+    """Writes what the library logs as notices of the command line."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        notice(record.getMessage())
 
 
 def _as_notice(message: Warning | str, *_: object, **__: object) -> None:

@@ -69,7 +69,7 @@ def consult(
     pair = pair_of(engine, baseline)
     advance("texts")
     texts = baseline.texts if baseline is not None else answers(engine, how)
-    chosen = _enough(texts, pair.drafter.depth, how.positions)
+    chosen = _enough(texts, pair.drafter.block_size - 1, how.positions)
     sample = read_texts(pair.target, chosen, needed_layers(pair), vocabulary_of(texts))
     found = examine(pair, sample, baseline=baseline, positions=how.positions, advance=advance)
 
@@ -77,7 +77,7 @@ def consult(
         advance("thinking mode")
         texts = greedy_texts(engine, prompts, how.answer_tokens)
         sample = read_texts(pair.target, texts, pair.layers)
-        places = spread_positions(sample, pair.drafter.depth, min(how.positions, THINKING_POSITIONS))
+        places = spread_positions(sample, pair.drafter.block_size - 1, min(how.positions, THINKING_POSITIONS))
         scores = score(pair.as_loaded(), sample, places, pair.drafter.block_size)
         return Measured(scores, np.array([place.text for place in places]))
 
@@ -90,7 +90,9 @@ def measure_baseline(engine: Engine, how: Prescription | None = None) -> Baselin
     pair = pair_of(engine, None)
     texts = answers(engine, how)
     sample = read_texts(pair.target, texts, pair.layers)
-    scores = score(pair.as_loaded(), sample, block_positions(texts, pair.drafter.depth), pair.drafter.block_size)
+    scores = score(
+        pair.as_loaded(), sample, block_positions(texts, pair.drafter.block_size - 1), pair.drafter.block_size
+    )
     return make_baseline(pair.drafter, pair.target.spec.name, engine.dtype_name, texts, scores)
 
 
@@ -105,7 +107,7 @@ def answers(engine: Engine, how: Prescription) -> tuple[ForcedText, ...]:
 
 def greedy_texts(engine: Engine, prompts: Sequence[Sequence[int]], tokens: int) -> tuple[ForcedText, ...]:
     """Plain greedy answers, decoded together; those too short for one block are left out."""
-    depth = engine.state.drafter.depth if engine.state.drafter is not None else 1
+    depth = engine.state.drafter.block_size - 1 if engine.state.drafter is not None else 1
     generations = engine.generate([list(ids) for ids in prompts], policy="ar", max_tokens=tokens)
     texts = tuple(
         ForcedText((*ids, *generation.token_ids), len(ids))

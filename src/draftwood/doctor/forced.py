@@ -14,9 +14,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from ..batch import RequestRows, build
 from ..cache import KVPool
-from ..core import Pack, Segment, Visibility
-from ..draft.base import DraftRequest
+from ..core import Visibility
+from ..draft.base import Committed, DraftRequest
 from ..draft.dflash import DFlashDrafter
 from ..models.base import TargetModel
 from ..models.hf import HFTarget
@@ -130,14 +131,13 @@ def score(trial: Trial, sample: Sample, places: Sequence[Position], block_size: 
 def _read(target: TargetModel, text: ForcedText, layers: Sequence[int]) -> tuple[torch.Tensor, np.ndarray]:
     """States (L, layers, h), and the target's choice for every answer token."""
     spec, rows = target.spec, len(text.ids)
-    pool = KVPool(spec.layers, dtype=spec.dtype, device=spec.device)
+    pool = KVPool(spec.layers, kv_rows=rows, dtype=spec.dtype, device=spec.device)
     pool.open(0, rows)
-    segment = Segment(0, 0, rows, 0, (), pool.reserve(0, rows), Visibility.CAUSAL)
-    every, answer = np.arange(rows), np.arange(text.prompt_len - 1, rows - 1)
-    pack = Pack(np.array(text.ids, np.int64), every, answer, every, (segment,))
+    ids, staged, answer = np.array(text.ids, np.int64), pool.reserve(0, rows), text.prompt_len - 1
+    whole = RequestRows(0, ids, np.arange(rows), 0, (), staged, Visibility.CAUSAL, logits_from=answer, taps=True)
     taps = torch.empty(rows, len(layers) * spec.hidden_size, dtype=spec.dtype, device=spec.device)
-    logits = target.forward(pack, pool, layers, taps)
-    return taps.view(rows, len(layers), -1), logits.argmax(dim=-1).cpu().numpy()
+    logits = target.forward(build([whole]), pool, layers, taps)
+    return taps.view(rows, len(layers), -1), logits[:-1].argmax(dim=-1).cpu().numpy()
 
 
 def _block_states(trial: Trial, sample: Sample, places: Sequence[Position], block_size: int) -> Iterator[torch.Tensor]:
@@ -145,22 +145,28 @@ def _block_states(trial: Trial, sample: Sample, places: Sequence[Position], bloc
     drafter = trial.drafter
     found: dict[Position, torch.Tensor] = {}
     waiting = {number: [place for place in places if place.text == number] for number in range(len(sample.texts))}
+    for number, text in enumerate(sample.texts):
+        drafter.open(number, np.array(text.ids, np.int64), len(text.ids))
     try:
         while any(waiting.values()):
             group = [queue.pop(0) for queue in waiting.values() if queue]
             for place in group:
-                seen = drafter.context_len(place.text)
-                drafter.commit(place.text, sample.taps(place.text, trial.layers, slice(seen, place.start)))
-            requests = [
-                DraftRequest(place.text, sample.texts[place.text].ids[place.start], place.start, block_size)
-                for place in group
-            ]
+                known = slice(drafter.context_len(place.text), place.start)
+                tokens = np.array(sample.texts[place.text].ids[known], np.int64)
+                taps = sample.taps(place.text, trial.layers, known)
+                drafter.commit(Committed((place.text,), np.array([0, len(tokens)]), tokens, taps))
+            requests = [_asked(place, sample.texts[place.text], block_size) for place in group]
             states = drafter.block_states(requests).view(len(group), block_size, -1)
             found.update(zip(group, torch.split(states, 1), strict=True))
     finally:
         for number in range(len(sample.texts)):
-            drafter.release(number)
+            drafter.close(number)
     return (found[place] for place in places)
+
+
+def _asked(place: Position, text: ForcedText, block_size: int) -> DraftRequest:
+    """A request for the block behind a place."""
+    return DraftRequest(place.text, text.ids[place.start], place.start, block_size, 1, block_size - 1, block_size - 1)
 
 
 @torch.inference_mode()

@@ -52,7 +52,9 @@ class PairView:
         model = self.drafter.model
         if "rope" in changes:
             model = DFlashModel(config, dict(model.state_dict()))
-        return DFlashDrafter(config, model, head or self.drafter.target)
+        rebuilt = DFlashDrafter(config, model, head or self.drafter.target)
+        rebuilt.allocate(self.drafter.pool.kv_rows, 1)
+        return rebuilt
 
 
 @dataclass(frozen=True, slots=True)

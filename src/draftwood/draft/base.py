@@ -71,8 +71,8 @@ class Drafter(Protocol):
         """Bytes that one committed token keeps in the drafter's own pool; 0 without one."""
         ...
 
-    def allocate(self, kv_rows: int) -> None:
-        """Make room for `kv_rows` committed tokens of all requests together, once, while no request is open."""
+    def allocate(self, kv_rows: int, requests: int) -> None:
+        """Make room for `kv_rows` committed tokens of at most `requests` requests together, while none is open."""
         ...
 
     def open(self, request: int, token_ids: np.ndarray, rows: int) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from ..attention import make_backend
 from ..attention.base import AttentionBackend
-from ..cache import KVPool, LayerSpec, kv_index
-from ..core import DraftBlock, Extent, Pack, Segment, Visibility
-from ..errors import ModelError, NonFiniteLogitsError, UsageError
+from ..batch import Batch, RequestRows, build, kv_index, upload
+from ..cache import PAGE_ROWS, KVPool, LayerSpec, row_bytes
+from ..core import DraftBlock, Forest, Visibility
+from ..errors import ModelError, UsageError
 from ..linear import helps, use_few_rows
-from .base import DraftRequest, TargetHead, TargetSizes
+from ..tree.grow import GrowLimits, grow_forest
+from .base import Committed, DraftRequest, TargetHead, TargetSizes
 from .checkpoint import check_tensors, count_taps, load_tensors, read_header
 from .config import DFlashConfig, Notify, check_layer_ids, fill_guesses, read_config
 from .model import DFlashModel
@@ -25,8 +29,16 @@ from .scores import top_scores
 _MAX_QUEUED_ROWS = 512
 _MAX_LOGITS = 2**24
 """Logits computed at a time; float32 copies of more are cut into runs of rows."""
-_SPARE_ROWS = 128
-_NO_PATH = np.empty(0, dtype=np.int64)
+
+
+class _Queued(NamedTuple):
+    """Taps that are not projected yet."""
+
+    request: int
+    pos: int
+    """Absolute position of the first."""
+    taps: torch.Tensor
+    """(rows, taps * h)."""
 
 
 class DFlashDrafter:
@@ -56,75 +68,88 @@ class DFlashDrafter:
         """Whose embedding and head it borrows."""
         self._backend = backend or make_backend("sdpa")
         self._dtype, self._device = model.fc.weight.dtype, model.fc.weight.device
-        spec = LayerSpec(config.num_kv_heads, config.head_dim, config.head_dim)
-        self.pool = KVPool([spec] * config.num_layers, dtype=self._dtype, device=self._device)
-        self._queue: dict[int, list[torch.Tensor]] = {}
+        self._layers = [LayerSpec(config.num_kv_heads, config.head_dim, config.head_dim)] * config.num_layers
+        self.pool = self._pool(0)
+        self._lengths: dict[int, int] = {}
+        """Committed tokens of each open request, queued ones included."""
+        self._queue: list[_Queued] = []
         self._visibility = [Visibility.CAUSAL if rule.causal else Visibility.FULL for rule in config.layers]
+
+    @property
+    def kv_row_bytes(self) -> int:
+        """See `Drafter.kv_row_bytes`."""
+        return row_bytes(self._layers, self._dtype)
+
+    def allocate(self, kv_rows: int, requests: int) -> None:
+        """See `Drafter.allocate`; blocks of all requests at once have room beside the committed tokens."""
+        assert not self._lengths, f"requests {list(self._lengths)} are open"
+        block_pages = -(-self.block_size // PAGE_ROWS) + 1
+        self.pool = self._pool(kv_rows + requests * block_pages * PAGE_ROWS)
+
+    def open(self, request: int, token_ids: np.ndarray, rows: int) -> None:
+        """See `Drafter.open`; the text plays no part."""
+        self.pool.open(request, rows + self.block_size)
+        self._lengths[request] = 0
+
+    def close(self, request: int) -> None:
+        """See `Drafter.close`."""
+        if self._lengths.pop(request, None) is not None:
+            self._queue = [item for item in self._queue if item.request != request]
+            self.pool.release(request)
 
     def context_len(self, request: int) -> int:
         """Committed tokens of a request, queued ones included; 0 for an unknown request."""
-        committed = self.pool.prefix_len(request) if request in self.pool.requests else 0
-        return committed + sum(len(taps) for taps in self._queue.get(request, ()))
+        return self._lengths.get(request, 0)
 
-    def commit(self, request: int, taps: torch.Tensor) -> None:
-        """Queue the taps (rows, taps * h) of committed tokens, in order of position; they are copied.
-
-        Raises UsageError for another width.
-        """
+    @torch.inference_mode()
+    def commit(self, committed: Committed) -> None:
+        """Queue the taps of committed tokens; they are copied. Raises UsageError for another width."""
         width = self.model.fc.in_features
-        if taps.ndim != 2 or taps.shape[1] != width:
-            raise UsageError(f"taps of shape {list(taps.shape)}: expected [rows, {width}]")
-        self._queue.setdefault(request, []).append(taps.to(self._device, self._dtype, copy=True))
-        if sum(len(part) for parts in self._queue.values() for part in parts) >= _MAX_QUEUED_ROWS:
+        taps = committed.taps
+        if taps is None or taps.ndim != 2 or taps.shape[1] != width:
+            shape = None if taps is None else list(taps.shape)
+            raise UsageError(f"taps of shape {shape}: expected [rows, {width}]")
+        kept = taps.to(self._device, self._dtype, copy=True)
+        for at, request in enumerate(committed.requests):
+            rows = kept[committed.offsets[at] : committed.offsets[at + 1]]
+            if len(rows):
+                self._queue.append(_Queued(request, self._lengths[request], rows))
+                self._lengths[request] += len(rows)
+        if sum(len(item.taps) for item in self._queue) >= _MAX_QUEUED_ROWS:
             self.flush()
-
-    def release(self, request: int) -> None:
-        """Forget a request and give its pool rows back; an unknown one is accepted."""
-        self._queue.pop(request, None)
-        if request in self.pool.requests:
-            self.pool.release(request)
 
     @torch.inference_mode()
     def flush(self) -> None:
-        """Project all queued taps in one product and append them to the contexts of their requests.
-
-        Raises PoolExhaustedError when the pool may not grow; the queue is kept then.
-        """
-        counts = {request: sum(len(part) for part in parts) for request, parts in self._queue.items()}
-        if not counts:
+        """Project all queued taps in one product and append them to the contexts of their requests."""
+        if not self._queue:
             return
-        for request, rows in counts.items():
-            if request not in self.pool.requests:
-                self.pool.open(request, rows + _SPARE_ROWS)
-        staged = [extent for request, rows in counts.items() for extent in self.pool.reserve(request, rows)]
-        starts = [self.pool.prefix_len(request) for request in counts]
-        pos = np.concatenate([np.arange(s, s + n) for s, n in zip(starts, counts.values(), strict=True)])
-        taps = torch.cat([part for parts in self._queue.values() for part in parts])  # (S, taps * h)
-        rows_kv = self._on_device(kv_index(staged))
+        rows_kv = np.concatenate([self._staged_kv(item) for item in self._queue])
+        pos = np.concatenate([np.arange(item.pos, item.pos + len(item.taps)) for item in self._queue])
+        taps = torch.cat([item.taps for item in self._queue])  # (S, taps * h)
+        index = self._on_device(rows_kv)
         for layer, context in enumerate(self.model.context(taps, self._on_device(pos))):
-            self.pool.k(layer).index_copy_(0, rows_kv, context.k)
-            self.pool.v(layer).index_copy_(0, rows_kv, context.v)
-        for request, rows in counts.items():
-            self.pool.commit(request, np.arange(rows))
+            self.pool.k(layer).index_copy_(0, index, context.k)
+            self.pool.v(layer).index_copy_(0, index, context.v)
+        for request in {item.request for item in self._queue}:
+            self.pool.advance(request, self._lengths[request] - self.pool.prefix_len(request))
         self._queue.clear()
 
     @torch.inference_mode()
-    def draft(self, requests: Sequence[DraftRequest], candidates: int) -> DraftBlock:
-        """Score the blocks of `requests` in one packed forward.
+    def propose(self, wanted: Sequence[DraftRequest]) -> Forest:
+        """See `Drafter.propose`: one packed forward scores all blocks, parents not distinguished (P = 1).
 
-        Returns the min(candidates, V) best tokens of each position, parents not distinguished (P = 1); positions
-        beyond a request's own block hold log-probability -inf and id 0. Raises UsageError for a block or context that
-        does not fit, NonFiniteLogitsError when the network gives NaN.
+        Raises UsageError for a block or context that does not fit.
         """
-        if candidates < 1 or not requests:
-            raise UsageError(f"{candidates} candidates for {len(requests)} requests: expected at least 1 of both")
-        hidden = self.block_states(requests)
-        sizes = np.array([request.block_size for request in requests])
+        hidden = self.block_states(wanted)
+        sizes = np.array([request.block_size for request in wanted])
         starts = np.cumsum(sizes) - sizes
         # Row 0 of a block stands for the pending token and was never trained: it is left out (dflash.md 2.3).
         rows = np.concatenate([np.arange(s + 1, s + n) for s, n in zip(starts, sizes, strict=True)])
-        logp, ids = self._scores(hidden.index_select(0, self._on_device(rows)), candidates)
-        return _assemble(requests, logp, ids)
+        kept = max(max(request.candidates, request.scored) for request in wanted)
+        logp, ids = self._scores(hidden.index_select(0, self._on_device(rows)), kept)
+        block, faulty = _assemble(wanted, logp, ids)
+        limits = [GrowLimits(item.pending, item.candidates, item.max_nodes, item.max_depth) for item in wanted]
+        return replace(grow_forest(block, limits), faulty=faulty)
 
     @torch.inference_mode()
     def block_states(self, requests: Sequence[DraftRequest]) -> torch.Tensor:
@@ -134,46 +159,38 @@ class DFlashDrafter:
         """
         self.flush()
         self._check(requests)
-        token_ids = np.full(sum(request.block_size for request in requests), self._mask_token_id)
-        pos = np.empty_like(token_ids)
-        row = 0
-        for request in requests:
-            token_ids[row] = request.pending
-            pos[row : row + request.block_size] = request.context_len + np.arange(request.block_size)
-            row += request.block_size
-        spans = {request.request: self.pool.reserve(request.request, request.block_size) for request in requests}
+        batch = build([self._block_rows(request) for request in requests])
+        tensors = upload(batch, self._device)
         plans = {}
         for visibility in set(self._visibility):
-            segments = self._segments(requests, spans, visibility)
-            pack = Pack(token_ids, pos, _NO_PATH, _NO_PATH, segments)
-            plans[visibility] = self._backend.plan(pack, self.pool, self._dtype, self._device)
-        inputs = self.target.embed(self._on_device(token_ids)).to(self._device, self._dtype)
+            seen: Batch = replace(batch, visibility=(visibility,) * len(requests))
+            plans[visibility] = self._backend.plan(seen, tensors, self.pool, self._dtype)
+        inputs = self.target.embed(tensors.token_ids).to(self._device, self._dtype)
         if self.config.input_embedding_scale != 1.0:
             inputs = inputs * self.config.input_embedding_scale
         layer_plans = [plans[visibility] for visibility in self._visibility]
-        states: torch.Tensor = self.model(inputs, self._on_device(pos), layer_plans)
+        states: torch.Tensor = self.model(inputs, tensors.pos, layer_plans)
         for request in requests:
-            self.pool.commit(request.request, _NO_PATH)
+            self.pool.advance(request.request, 0)
         return states
 
-    def _segments(
-        self, requests: Sequence[DraftRequest], spans: dict[int, tuple[Extent, ...]], visibility: Visibility
-    ) -> tuple[Segment, ...]:
-        segments, row = [], 0
-        for request in requests:
-            segments.append(
-                Segment(
-                    request=request.request,
-                    row_start=row,
-                    num_rows=request.block_size,
-                    prefix_len=request.context_len,
-                    prefix=self.pool.prefix(request.request),
-                    staged=spans[request.request],
-                    visibility=visibility,
-                )
-            )
-            row += request.block_size
-        return tuple(segments)
+    def _block_rows(self, request: DraftRequest) -> RequestRows:
+        """The pending token and mask tokens behind it, staged in the pool."""
+        token_ids = np.full(request.block_size, self._mask_token_id)
+        token_ids[0] = request.pending
+        pos = request.context_len + np.arange(request.block_size)
+        staged = self.pool.reserve(request.request, request.block_size)
+        prefix = self.pool.prefix(request.request)
+        return RequestRows(request.request, token_ids, pos, request.context_len, prefix, staged, Visibility.FULL)
+
+    def _staged_kv(self, item: _Queued) -> np.ndarray:
+        """Pool rows of queued taps, behind what is committed and what was queued before them."""
+        before = item.pos - self.pool.prefix_len(item.request)
+        staged = self.pool.reserve(item.request, before + len(item.taps))
+        return kv_index(staged)[before:]
+
+    def _pool(self, kv_rows: int) -> KVPool:
+        return KVPool(self._layers, kv_rows=kv_rows, dtype=self._dtype, device=self._device)
 
     def _scores(self, hidden: torch.Tensor, candidates: int) -> tuple[np.ndarray, np.ndarray]:
         """Host arrays logp (n, K) float32 and ids (n, K) int64 for states (n, h): one copy from the device."""
@@ -195,6 +212,8 @@ class DFlashDrafter:
     def _check(self, requests: Sequence[DraftRequest]) -> None:
         """Refuse what would be computed wrongly: a hole in the context only shows as lost acceptance."""
         limit = self.target.spec.context_limit
+        if not requests:
+            raise UsageError("a block for 0 requests: expected at least 1")
         if len({request.request for request in requests}) != len(requests):
             raise UsageError(f"requests {[request.request for request in requests]}: expected distinct ones")
         for request in requests:
@@ -205,28 +224,34 @@ class DFlashDrafter:
                 raise UsageError(f"request {name}: block of {rows} at position {length}: expected to end by {limit}")
             if length != self.context_len(name):
                 raise UsageError(f"request {name}: block at {length}: expected {self.context_len(name)}, its context")
-            if request.request not in self.pool.requests:
-                self.pool.open(name, _SPARE_ROWS)
 
     def _on_device(self, values: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(values).to(self._device)
 
 
-def _assemble(requests: Sequence[DraftRequest], logp: np.ndarray, ids: np.ndarray) -> DraftBlock:
-    """Scores of all rows, request after request, as a rectangular block."""
+def _assemble(requests: Sequence[DraftRequest], logp: np.ndarray, ids: np.ndarray) -> tuple[DraftBlock, dict[int, str]]:
+    """Scores of all rows, request after request, as a rectangular block; and which requests' are not finite.
+
+    Positions beyond a request's own block hold log-probability -inf and id 0, and so does all of a faulty request.
+    """
     depths = np.array([request.block_size - 1 for request in requests], dtype=np.int64)
     shape = (len(requests), int(depths.max()), 1, logp.shape[1])
     block = DraftBlock(np.full(shape, -np.inf, dtype=np.float32), np.zeros(shape, dtype=np.int64), depths)
+    faulty: dict[int, str] = {}
     row = 0
     for index, request in enumerate(requests):
         rows = slice(row, row + depths[index])
-        if not np.isfinite(logp[rows, 0]).all():
-            bad = request.context_len + 1 + int(np.argmin(np.isfinite(logp[rows, 0])))
-            raise NonFiniteLogitsError(f"request {request.request}: drafter's scores of position {bad} are not finite")
+        row = rows.stop
+        finite = np.isfinite(logp[rows, 0])
+        if not finite.all():
+            faulty[index] = (
+                f"draft scores of position {request.context_len + 1 + int(np.argmin(finite))} are not finite"
+            )
+            depths[index] = 0
+            continue
         block.logp[index, : depths[index], 0] = logp[rows]
         block.ids[index, : depths[index], 0] = ids[rows]
-        row += int(depths[index])
-    return block
+    return block, faulty
 
 
 def load_drafter(
@@ -237,6 +262,7 @@ def load_drafter(
     device: torch.device | str,
     notify: Notify,
     tokenizer_len: int | None = None,
+    backend: AttentionBackend | None = None,
 ) -> DFlashDrafter:
     """Load a DFlash drafter for `target` from a local folder.
 
@@ -257,7 +283,7 @@ def load_drafter(
     model = DFlashModel(config, tensors)
     if helps(dtype, torch.device(device)):
         use_few_rows(model)
-    return DFlashDrafter(config, model, target)
+    return DFlashDrafter(config, model, target, backend)
 
 
 def check_target(config: DFlashConfig, sizes: TargetSizes, notify: Notify) -> None:

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from ..core import DraftBlock
-from ..engine import Engine, Generation, RequestOptions
-from ..engine.request import Job
-from ..engine.stages import Stages
-from ..engine.state import EngineState
+from ..engine import Engine, RequestOutput, SamplingParams
+from ..engine.watch import SeenRound, watch_rounds
 from ..errors import UsageError
 from ..models.text import TextCodec
 from ..policy import Policy
 from .views import RoundView, tree_view
 
 
-class _Round(NamedTuple):
-    job: Job
-    context: int
-
-
 @dataclass(frozen=True, slots=True)
 class ShownGeneration:
     """A generation with a view of every round."""
 
-    generation: Generation
+    generation: RequestOutput
     first_text: str
     """What the token of prefill added."""
     rounds: list[RoundView]
@@ -41,38 +32,22 @@ class ShownGeneration:
 
 
 def watch_generation(
-    engine: Engine, prompt_ids: Sequence[int], policy: Policy, options: RequestOptions
+    engine: Engine, prompt_ids: Sequence[int], policy: Policy, options: SamplingParams
 ) -> ShownGeneration:
     """Decode one prompt and keep every tree. Raises the engine's error of a request that fails."""
-    seen: list[_Round] = []
-
-    def change(stages: Stages) -> Stages:
-        def grow(state: EngineState, jobs: list[Job], block: DraftBlock | None) -> None:
-            stages.grow(state, jobs, block)
-            seen.extend(_Round(job, job.request.context_len) for job in jobs if job.is_round)
-
-        return replace(stages, grow=grow)
-
-    with engine.replacing_stages(change):
-        request = engine.submit(prompt_ids, policy, options)
-        try:
-            while not request.finished:
-                engine.step(timing=True)
-        finally:
-            engine.abort(request)
-    if request.error is not None:
-        raise request.error
-    return _views(engine.result(request), seen, engine.codec)
+    seen: list[SeenRound] = []
+    with engine.loop.watching(watch_rounds(seen.append), timing=True):
+        (request,) = engine.run([engine.make_request(prompt_ids, policy, options)])
+    return _views(engine.output(request), seen, engine.codec)
 
 
-def _views(generation: Generation, seen: list[_Round], codec: TextCodec | None) -> ShownGeneration:
+def _views(generation: RequestOutput, seen: list[SeenRound], codec: TextCodec | None) -> ShownGeneration:
     text_of = token_text(codec)
     push = codec.stream().push if codec is not None else lambda ids: "".join(text_of(token) for token in ids)
     first_text = push(generation.token_ids[:1])
     rounds, start = [], 1
-    for index, (item, record) in enumerate(zip(seen, generation.rounds, strict=True)):
-        tree, job = item.job.tree, item.job
-        assert tree is not None
+    for index, item in enumerate(seen):
+        record = item.record
         ids = generation.token_ids[start : start + record.committed]
         start += record.committed
         rounds.append(
@@ -84,7 +59,7 @@ def _views(generation: Generation, seen: list[_Round], codec: TextCodec | None) 
                 drafted=record.drafted,
                 context=item.context,
                 seconds=sum(record.seconds.values()) or None,
-                tree=tree_view(tree, job.path, text_of, job.new_tokens[-1]),
+                tree=tree_view(item.tree, item.path, text_of, item.pending),
             )
         )
     return ShownGeneration(generation, first_text, rounds)

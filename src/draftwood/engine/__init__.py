@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .engine import Engine
-from .request import Generation, Piece, Request
-from .service import RequestOptions
+from .handle import RequestHandle
+from .requests import Piece, Request, RequestOutput, SamplingParams
 from .state import EngineConfig
 
-__all__ = ["Engine", "EngineConfig", "Generation", "Piece", "Request", "RequestOptions"]
+__all__ = ["Engine", "EngineConfig", "Piece", "Request", "RequestHandle", "RequestOutput", "SamplingParams"]

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ..cost.live import LiveCosts
 from ..cost.profile import CostProfile
 from ..cost.rounds import UNCORRECTED, LiveFactors, RoundCosts
-
-if TYPE_CHECKING:
-    from ..policy import Policy
+from ..policy import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +30,8 @@ class CostModel:
     profile: CostProfile
     live: LiveCosts | None = field(default_factory=LiveCosts)
     """None: the profile is taken as it is."""
+    _known: tuple[object, RoundCosts] | None = None
+    """The last costs asked for and what they were asked for: all requests of a round ask for the same."""
 
     @property
     def factors(self) -> LiveFactors:
@@ -44,6 +43,12 @@ class CostModel:
 
         Together several requests may draw as many nodes as were measured, but no fewer than one of them could.
         """
+        key = (load, policy.curve, policy.max_nodes, extra_rows, self.factors)
+        if self._known is None or self._known[0] != key:
+            self._known = (key, self._round_costs(load, policy, extra_rows))
+        return self._known[1]
+
+    def _round_costs(self, load: Load, policy: Policy, extra_rows: int) -> RoundCosts:
         base_rows = load.base_rows + extra_rows
         measured = int(self.profile.rows[-1]) - base_rows
         return self.profile.round_cost(

@@ -2,48 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+import itertools
+import logging
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import fields, replace
 from operator import itemgetter
 from pathlib import Path
-from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 
 from ..core import is_text
+from ..cost.identity import Identity
+from ..cost.live import LiveCosts
 from ..cost.profile import CostProfile
-from ..errors import RequestError, UsageError
-from ..models.base import ReferenceModel
-from ..models.text import StreamDecoder
+from ..draft.base import Drafter
+from ..errors import CostError, RequestError, UsageError
+from ..models.base import ReferenceModel, TargetModel
+from ..models.text import TextCodec
 from ..models.threads import default_threads
 from ..policy import Policy, make_policy
-from .loading import load_parts
+from ..tree import warm_up as warm_up_trees
+from ..verify import warm_up as warm_up_choosers
+from .costs import CostModel
+from .handle import RequestHandle, output_of
+from .loading import default_cache_dir, load_parts
+from .loop import Loop
 from .measuring.probe import probed_profile
-from .request import Generation, Piece, Request
-from .service import Notify, RequestEngine, RequestOptions, drop_notice
-from .state import EngineConfig
+from .requests import Limits, Piece, Request, RequestOutput, SamplingParams
+from .state import EngineConfig, EngineState, new_state
 
+LOGGER = logging.getLogger("draftwood")
 DEFAULT_POLICY = "auto"
+Message: TypeAlias = Mapping[str, str]
+"""One turn of a conversation: `role` and `content`."""
+Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
+"""Text, token ids, or a conversation."""
+_PARAMS = frozenset(item.name for item in fields(SamplingParams))
 
 
-class Engine(RequestEngine):
+class Engine:
     """Decodes requests with a target, a drafter and a policy per request.
 
-    Safe to call from several threads: steps are taken one at a time and advance every request.
+    Safe to use from several threads and coroutines: one thread of its own steps all requests together. `close`, or
+    a `with` block, ends it; so does forgetting the engine.
     """
+
+    def __init__(
+        self,
+        target: TargetModel,
+        drafter: Drafter | None = None,
+        *,
+        codec: TextCodec | None = None,
+        config: EngineConfig | None = None,
+        profile: CostProfile | None = None,
+        live_costs: bool = True,
+        threads: int | None = None,
+        identity: Identity | None = None,
+        cache_dir: Path | None = None,
+    ) -> None:
+        """Put an engine together from its parts; `load` finds them by name. Raises UsageError without memory."""
+        self.state: EngineState = new_state(target, drafter, config or EngineConfig())
+        self.loop = Loop(self.state)
+        self.codec = codec
+        self.live_costs = live_costs
+        self.threads = threads or torch.get_num_threads()
+        self.identity = identity
+        """Whose costs a profile of this engine holds; None for parts of unknown origin."""
+        self.cache_dir = cache_dir
+        """Where measured costs are kept; None: nowhere."""
+        self._ids = itertools.count()
+        if profile is not None:
+            self.use_profile(profile, live_costs=live_costs)
+        warm_up_trees()
+        warm_up_choosers()
 
     @classmethod
     def load(
         cls,
-        model: str,
-        drafter: str | None = None,
+        model: str | Path,
+        drafter: str | Path | None = None,
         *,
         dtype: str = "auto",
         device: str = "cpu",
         threads: int | None = None,
         attention: str = "sdpa",
-        cache_dir: Path | None = None,
-        notify: Notify | None = None,
+        cache_dir: str | Path | None = None,
         config: EngineConfig | None = None,
         profile: str | Path | CostProfile | None = None,
         allow_stale_profile: bool = False,
@@ -51,26 +96,33 @@ class Engine(RequestEngine):
     ) -> Engine:
         """Load a target and, when given or bundled, its drafter.
 
-        `model` is a hub id, a local folder, a .gguf file or `demo:smollm2`; `dtype` is auto, float32, bfloat16,
-        float16 or float64; `notify` receives one-line notices (default: dropped). `threads` is set for the
-        whole process; None: what cores, affinity and cgroup quota allow. `profile` is a measured cost profile
-        or its file: one of another machine, setting or pair is refused unless `allow_stale_profile`; without one,
-        policies that need costs measure a small one when they are first used. `live_costs` corrects it while decoding.
-        Raises ModelError, UnsupportedError, CostError.
+        `model` is a hub id, a local folder, a .gguf file or `demo:smollm2`; `drafter` a DFlash checkpoint, `suffix`
+        (no training, any model) or several joined by `+`; `dtype` is auto, float32, bfloat16, float16 or float64.
+        `threads` is set for the whole process; None: what cores, affinity and cgroup quota allow. `cache_dir` None: the
+        same folder as the command line's. `profile` is a measured cost profile or its file: one of another machine,
+        setting or pair is refused unless `allow_stale_profile`; without one, policies that need costs measure a small
+        one when they are first used. `live_costs` corrects it while decoding. Notices go to the logger `draftwood`.
+        Raises ModelError, UnsupportedError, CostError, UsageError.
         """
         if threads is not None and threads < 1:
             raise UsageError(f"threads {threads}: expected at least 1")
         threads = threads or default_threads()
         torch.set_num_threads(threads)
         costs = CostProfile.load(profile) if isinstance(profile, str | Path) else profile
-        cache_dir, notify = cache_dir or Path.home() / ".cache" / "draftwood", notify or drop_notice
+        place = Path(cache_dir) if cache_dir is not None else default_cache_dir()
         parts = load_parts(
-            model, drafter, dtype=dtype, device=device, attention=attention, cache_dir=cache_dir, notify=notify
+            str(model),
+            None if drafter is None else str(drafter),
+            dtype=dtype,
+            device=device,
+            attention=attention,
+            cache_dir=place,
+            notify=LOGGER.warning,
         )
         if costs is not None:
             for difference in costs.check_identity(parts.identity, allow_stale_profile):
-                notify(f"cost profile measured elsewhere: {difference} here")
-        engine = cls(
+                LOGGER.warning("cost profile measured elsewhere: %s here", difference)
+        return cls(
             parts.target,
             parts.drafter,
             codec=parts.codec,
@@ -78,207 +130,308 @@ class Engine(RequestEngine):
             profile=costs,
             live_costs=live_costs,
             threads=threads,
+            identity=parts.identity,
+            cache_dir=place,
         )
-        engine.identity, engine.cache_dir, engine.notify = parts.identity, cache_dir, notify
-        return engine
 
-    def ensure_costs(self, notify: Notify | None = None) -> CostProfile:
-        """Return the profile in use; without one take the cached probe of this identity or measure it (20 s at most).
+    def __enter__(self) -> Engine:
+        return self
 
-        `notify` (default: the engine's) gets one line when it is measured. Raises UsageError without a drafter.
-        """
-        with self._lock:
-            if self.state.costs is None:
-                profile = probed_profile(self, self.cache_dir, notify or self.notify)
-                self.use_profile(profile, live_costs=self.live_costs)
-            costs = self.state.costs
-            assert costs is not None
-            return costs.profile
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Abort what still runs and end the loop thread; nothing can be submitted afterwards."""
+        self.loop.close()
+
+    @property
+    def target(self) -> TargetModel:
+        """The model that decides."""
+        return self.state.target
+
+    @property
+    def drafter(self) -> Drafter | None:
+        """What proposes; None: only `ar` can run."""
+        return self.state.drafter
+
+    @property
+    def costs(self) -> CostModel | None:
+        """What rounds are predicted to cost; None until a profile is given or measured."""
+        return self.state.costs
+
+    @property
+    def has_drafter(self) -> bool:
+        """True when policies that draft can run."""
+        return self.state.drafter is not None
+
+    @property
+    def dtype_name(self) -> str:
+        """`float32`, `bfloat16`, ..."""
+        return str(self.state.target.spec.dtype).removeprefix("torch.")
+
+    @property
+    def device_name(self) -> str:
+        """Device of the target."""
+        return str(self.state.target.spec.device)
 
     def generate(
         self,
-        prompts: Sequence[str | Sequence[int]],
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         policy: str | Policy = DEFAULT_POLICY,
         raw: bool = False,
         system: str | None = None,
-        timing: bool = False,
-        max_tokens: int = 256,
-        temperature: float = 0.0,
-        seed: int | None = None,
-        block_size: int | None = None,
-        **policy_options: object,
-    ) -> list[Generation]:
+        **settings: Any,
+    ) -> list[RequestOutput]:
         """Decode prompts together and return their results in order.
 
-        A prompt is text (the chat template is applied unless `raw`) or a list of token ids. `policy_options` are those
-        of the policy (`budget`, `candidates`, ...). `timing` records seconds by stage, at a small cost in speed.
-        Raises UsageError before anything runs; NonFiniteLogitsError after all requests have ended.
+        A prompt is text (the chat template is applied unless `raw`), a list of token ids or a conversation. `params`
+        serve all prompts, or are one for each; `settings` are single fields of them (`max_tokens=...`) or options of
+        the policy (`budget=...`). Raises UsageError before anything runs; a request's error after all have ended.
         """
-        ended = self.generate_unordered(
-            prompts,
-            policy=policy,
-            raw=raw,
-            system=system,
-            timing=timing,
-            max_tokens=max_tokens,
-            temperature=temperature,
-            seed=seed,
-            block_size=block_size,
-            **policy_options,
-        )
-        return [generation for _, generation in sorted(ended, key=itemgetter(0))]
+        ended = self.generate_unordered(prompts, params, policy=policy, raw=raw, system=system, **settings)
+        return [output for _, output in sorted(ended, key=itemgetter(0))]
 
     def generate_unordered(
         self,
-        prompts: Sequence[str | Sequence[int]],
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         policy: str | Policy = DEFAULT_POLICY,
         raw: bool = False,
         system: str | None = None,
-        timing: bool = False,
-        max_tokens: int = 256,
-        temperature: float = 0.0,
-        seed: int | None = None,
-        block_size: int | None = None,
-        **policy_options: object,
-    ) -> Generator[tuple[int, Generation], None, None]:
+        **settings: Any,
+    ) -> Generator[tuple[int, RequestOutput], None, None]:
         """Decode prompts together and yield (index of the prompt, result) as they end.
 
         Arguments and errors as for `generate`. Closing the iterator aborts what still runs.
         """
         if isinstance(prompts, str):
             raise UsageError("prompts: expected a list of prompts, got one string")
-        options = RequestOptions(max_tokens, temperature, seed, block_size=block_size, end_ids=self._end_ids(raw=raw))
-        rule = self._policy(policy, policy_options)
-        encoded = []
-        for index, prompt in enumerate(prompts):
+        asked, options = _split(settings)
+        each = _params_of(params, len(prompts), asked)
+        rule = self._policy(policy, options)
+        requests = []
+        for index, (prompt, one) in enumerate(zip(prompts, each, strict=True)):
             try:
-                encoded.append(self.encode(prompt, raw=raw, system=system))
+                requests.append(self._request(prompt, rule, one, raw=raw, system=system))
             except RequestError as error:
                 if len(prompts) == 1:
                     raise
                 raise RequestError(f"prompts[{index}]: {error}") from error
-        return self._as_they_end(encoded, rule, options, timing=timing)
+        return self._as_they_end(requests)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        policy: str | Policy = DEFAULT_POLICY,
+        **settings: Any,
+    ) -> list[RequestOutput]:
+        """Answer one conversation, a list of messages with `role` and `content`, or several. See `generate`."""
+        conversations: Any = [messages] if messages and isinstance(messages[0], Mapping) else messages
+        return self.generate(conversations, params, policy=policy, **settings)
 
     def stream(
         self,
-        prompt: str | Sequence[int],
+        prompt: Prompt,
+        params: SamplingParams | None = None,
         *,
         policy: str | Policy = DEFAULT_POLICY,
         raw: bool = False,
         system: str | None = None,
-        max_tokens: int = 256,
-        temperature: float = 0.0,
-        seed: int | None = None,
-        block_size: int | None = None,
-        **policy_options: object,
+        **settings: Any,
     ) -> Generator[Piece, None, None]:
-        """Decode one prompt and yield text as it is committed; the last piece carries the Generation.
+        """Decode one prompt and yield text as it is committed; the last piece carries the output.
 
-        Arguments as for `generate`. Closing the iterator aborts the request.
+        Arguments as for `generate`. Nothing runs before the first piece is asked for; closing the iterator aborts.
         """
-        options = RequestOptions(max_tokens, temperature, seed, block_size=block_size, end_ids=self._end_ids(raw=raw))
-        rule = self._policy(policy, policy_options)
-        return self._pieces(self._request(self.encode(prompt, raw=raw, system=system), rule, options))
+        asked, options = _split(settings)
+        rule, (one,) = self._policy(policy, options), _params_of(params, 1, asked)
+        return self._pieces(self._request(prompt, rule, one, raw=raw, system=system))
 
-    def encode(self, prompt: str | Sequence[int], *, raw: bool = False, system: str | None = None) -> Sequence[int]:
+    def submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        policy: str | Policy = DEFAULT_POLICY,
+        raw: bool = False,
+        system: str | None = None,
+        **settings: Any,
+    ) -> RequestHandle:
+        """Queue one prompt and return at once; the handle iterates, awaits and aborts. See `generate`."""
+        asked, options = _split(settings)
+        rule, (one,) = self._policy(policy, options), _params_of(params, 1, asked)
+        handle = RequestHandle(self._request(prompt, rule, one, raw=raw, system=system), self.codec, self.loop.abort)
+        self.loop.add(handle.request)
+        self.loop.start()
+        return handle
+
+    def encode(self, prompt: Prompt, *, raw: bool = False, system: str | None = None) -> Sequence[int]:
         """Token ids of a prompt as `generate` takes it. Raises RequestError for one that cannot be decoded."""
         if isinstance(prompt, str):
-            if self.codec is None:
-                raise UsageError("this engine has no tokenizer: give token ids")
-            if not prompt:
-                raise RequestError("prompt '': expected at least one character")
-            if not is_text(prompt):
-                raise RequestError(f"prompt {prompt!r}: half a surrogate pair is no text")
-            prompt = self.codec.encode(prompt, raw=raw, system=system)
-        elif isinstance(prompt, bytes) or not hasattr(prompt, "__len__"):
-            raise RequestError(f"prompt {prompt!r}: expected text or a sequence of token ids")
-        self._checked_prompt(prompt)
-        return prompt
+            return self._encode_text(prompt, raw=raw, system=system)
+        if isinstance(prompt, bytes) or not hasattr(prompt, "__len__"):
+            raise RequestError(f"prompt {prompt!r}: expected text, token ids or a list of messages")
+        if len(prompt) and isinstance(prompt[0], Mapping):
+            return self._encode_chat(prompt, raw=raw, system=system)
+        return [*prompt] if isinstance(prompt, tuple) else prompt  # type: ignore[return-value]
 
-    def result(self, request: Request) -> Generation:
-        """The result of a request that has ended."""
-        start_s, end_s = request.submitted_s, request.finished_s or perf_counter()
-        first_s = request.first_token_s if request.first_token_s is not None else end_s
-        return Generation(
-            text=self._text(self._visible_ids(request)),
-            token_ids=list(request.token_ids),
-            prompt_tokens=len(request.prompt_ids),
-            finish_reason=request.finish_reason or "abort",
-            policy=request.policy.name,
-            seed=request.sampling.seed,
-            prefill_s=first_s - start_s,
-            decode_s=end_s - first_s,
-            rounds=list(request.rounds),
+    def make_request(self, prompt_ids: Sequence[int], policy: Policy, params: SamplingParams) -> Request:
+        """A checked request that is not queued yet. Raises RequestError, CostError."""
+        if policy.drafts and self.state.drafter is None:
+            raise RequestError(f"policy {policy.name!r} needs a drafter: name one with --drafter (drafter=), or use ar")
+        if policy.needs_costs and self.state.costs is None:
+            raise CostError(f"policy {policy.name!r} needs costs: give a profile, or call ensure_costs first")
+        return Request(
+            id=next(self._ids),
+            prompt_ids=self._checked_prompt(prompt_ids),
+            sampling=params.sampling(),
+            limits=Limits(
+                params.max_tokens, params.end_ids if params.end_ids is not None else self._end_ids(raw=False)
+            ),
+            policy=policy,
+            block_size=self._block_size(params.block_size, policy),
         )
+
+    def run(self, requests: Sequence[Request]) -> Generator[Request, None, None]:
+        """Run requests of `make_request` and yield each as it ends, whether well or with an error of its own."""
+        yield from self.loop.run(requests)
+
+    def output(self, request: Request) -> RequestOutput:
+        """The output of a request that has ended. Raises its error."""
+        if request.error is not None:
+            raise request.error
+        return output_of(request, self.codec)
+
+    def use_profile(self, profile: CostProfile, *, live_costs: bool = True) -> None:
+        """Choose by these costs from now on; `live_costs` follows the machine while decoding."""
+        with self.loop.paused():
+            self.state.costs = CostModel(profile, LiveCosts() if live_costs else None)
+
+    def ensure_costs(self) -> CostProfile:
+        """Return the profile in use; without one take the cached probe of this identity or measure it (20 s at most).
+
+        The log gets one line when it is measured. Raises UsageError without a drafter.
+        """
+        with self.loop.paused():
+            if self.state.costs is None:
+                self.use_profile(probed_profile(self, self.cache_dir, LOGGER.warning), live_costs=self.live_costs)
+            assert self.state.costs is not None
+            return self.state.costs.profile
+
+    def reset_policies(self) -> None:
+        """Forget what policies and the live correction learned from earlier requests: the next one starts afresh."""
+        with self.loop.paused():
+            self.state.policy_shared.clear()
+            costs = self.state.costs
+            if costs is not None and costs.live is not None:
+                costs.live = LiveCosts()
 
     def top_two_gap(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> tuple[float, float]:
         """Gap between the two largest logits after a text, and the largest: by the model's own attention."""
         target = self.state.target
         if not isinstance(target, ReferenceModel):
             raise UsageError("this target has no attention of its own to compare with")
-        with self._lock:  # the model's attention is switched meanwhile
+        with self.loop.paused():  # the model's attention is switched meanwhile
             logits = target.native_logits([*prompt_ids, *output_ids])[-1].double()
         top = torch.topk(logits, 2).values
         return float(top[0] - top[1]), float(top[0])
 
-    def _as_they_end(
-        self, prompts: Sequence[Sequence[int]], rule: Policy, options: RequestOptions, *, timing: bool
-    ) -> Generator[tuple[int, Generation], None, None]:
-        """Queue requests and step until all have ended; nothing is queued before the first step is asked for."""
-        requests: list[Request] = []
-        try:
-            requests += [self.submit(ids, rule, options) for ids in prompts]
-            running = dict(enumerate(requests))
-            while running:
-                if not any(request.finished for request in running.values()):
-                    self.step(timing=timing)
-                for index in [at for at, request in running.items() if request.finished]:
-                    request = running.pop(index)
-                    if request.error is None:
-                        yield index, self.result(request)
-        finally:
-            for request in requests:
-                self.abort(request)
+    def check_integrity(self) -> None:
+        """Assert that the pool's bookkeeping is consistent and agrees with the requests."""
+        state = self.state
+        with self.loop.paused():
+            state.pool.check_integrity()
+            assert sorted(state.pool.requests) == sorted(request.id for request in state.running)
+            for request in state.running:
+                assert state.pool.prefix_len(request.id) == request.committed, f"request {request.id} has come apart"
+
+    def _as_they_end(self, requests: list[Request]) -> Generator[tuple[int, RequestOutput], None, None]:
+        """Run requests; nothing is queued before the first result is asked for."""
+        index = {request.id: at for at, request in enumerate(requests)}
+        for request in self.loop.run(requests):
+            if request.error is None:
+                yield index[request.id], output_of(request, self.codec)
         for request in requests:
             if request.error is not None:
                 raise request.error
 
     def _pieces(self, request: Request) -> Generator[Piece, None, None]:
         """Queue a request and follow it; an iterator that is never started queues nothing."""
-        decoder = StreamDecoder(self.codec) if self.codec is not None else None
-        sent = 0
-        with self._lock:
-            request.submitted_s = perf_counter()
-            self.state.waiting.append(request)
+        handle = RequestHandle(request, self.codec, self.loop.abort)
+        self.loop.add(request)
+        self.loop.start()
         try:
-            while True:
-                # Another thread's steps may advance this request too: look at it between steps only.
-                with self._lock:
-                    if not request.finished:
-                        self.step()
-                    fresh, shown = request.token_ids[sent:], self._visible_ids(request)[sent:]
-                    ended = request.finished
-                sent += len(fresh)
-                text = decoder.push(shown) if decoder is not None else ""
-                if ended:
-                    break
-                if fresh:
-                    yield Piece(text, fresh)
-            if request.error is not None:
-                raise request.error
-            rest = decoder.finish() if decoder is not None else ""
-            yield Piece(text + rest, fresh, self.result(request))
+            yield from handle
         finally:
-            self.abort(request)
+            handle.abort()
 
-    def _visible_ids(self, request: Request) -> list[int]:
-        """Output without the end token."""
-        return request.token_ids[:-1] if request.finish_reason == "stop" else request.token_ids
+    def _request(
+        self, prompt: Prompt, rule: Policy, params: SamplingParams, *, raw: bool, system: str | None
+    ) -> Request:
+        if params.end_ids is None:
+            params = replace(params, end_ids=self._end_ids(raw=raw))
+        return self.make_request(self.encode(prompt, raw=raw, system=system), rule, params)
 
-    def _text(self, token_ids: Sequence[int]) -> str:
-        return self.codec.decode(token_ids) if self.codec is not None else ""
+    def _encode_text(self, prompt: str, *, raw: bool, system: str | None) -> list[int]:
+        if self.codec is None:
+            raise UsageError("this engine has no tokenizer: give token ids")
+        if not prompt:
+            raise RequestError("prompt '': expected at least one character")
+        if not is_text(prompt):
+            raise RequestError(f"prompt {prompt!r}: half a surrogate pair is no text")
+        return self.codec.encode(prompt, raw=raw, system=system)
+
+    def _encode_chat(self, messages: Any, *, raw: bool, system: str | None) -> list[int]:
+        if self.codec is None:
+            raise UsageError("this engine has no tokenizer: give token ids")
+        if raw or system is not None:
+            raise UsageError("a conversation takes neither raw nor system: its messages say it all")
+        turns = []
+        for message in messages:
+            if not isinstance(message, Mapping) or set(message) != {"role", "content"}:
+                raise RequestError(f"message {message!r}: expected an object with role and content")
+            if not (isinstance(message["content"], str) and is_text(message["content"])):
+                raise RequestError(f"message content {message['content']!r}: expected text")
+            turns.append((str(message["role"]), message["content"]))
+        return self.codec.encode_chat(turns)
+
+    def _end_ids(self, *, raw: bool) -> frozenset[int]:
+        if self.codec is None:
+            return frozenset()
+        return frozenset(self.codec.raw_end_ids if raw else self.codec.end_ids)
+
+    def _checked_prompt(self, prompt_ids: Sequence[int]) -> np.ndarray:
+        spec, limit = self.state.target.spec, self.state.context_limit
+        if len(prompt_ids) == 0:
+            raise RequestError("prompt of 0 tokens: expected at least one")
+        if len(prompt_ids) > limit:
+            pool = "" if limit == spec.context_limit else ", the rows of the KV pool; see --kv-memory"
+            raise RequestError(f"prompt of {len(prompt_ids)} tokens: expected at most {limit}{pool}")
+        for token in prompt_ids:
+            if isinstance(token, bool) or not isinstance(token, int | np.integer):
+                raise RequestError(f"prompt token id {token!r}: expected an integer")
+            if not 0 <= token < spec.embedding_rows:
+                raise RequestError(f"prompt token id {token}: expected 0 to {spec.embedding_rows - 1}")
+        return np.array(prompt_ids, dtype=np.int64)
+
+    def _block_size(self, block_size: int | None, policy: Policy) -> int:
+        drafter = self.state.drafter
+        if drafter is None:
+            if block_size is not None:
+                raise RequestError(f"block_size {block_size}: there is no drafter to use it")
+            return 1
+        if block_size is None:
+            return drafter.block_size
+        if not policy.drafts:
+            raise RequestError(f"block_size {block_size}: policy {policy.name!r} does not use it")
+        if not 1 <= block_size <= drafter.block_size:
+            raise RequestError(f"block_size {block_size}: expected 1 to {drafter.block_size}")
+        return block_size
 
     def _policy(self, policy: str | Policy, options: dict[str, Any]) -> Policy:
         if isinstance(policy, str):
@@ -291,3 +444,22 @@ class Engine(RequestEngine):
         if policy.needs_costs and self.state.drafter is not None:
             self.ensure_costs()
         return policy
+
+
+def _split(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Fields of SamplingParams, and what is left for the policy."""
+    asked = {name: value for name, value in settings.items() if name in _PARAMS}
+    return asked, {name: value for name, value in settings.items() if name not in _PARAMS}
+
+
+def _params_of(
+    params: SamplingParams | Sequence[SamplingParams] | None, count: int, asked: dict[str, Any]
+) -> list[SamplingParams]:
+    """Params of each of `count` prompts, single fields replaced."""
+    if params is None or isinstance(params, SamplingParams):
+        each = [params or SamplingParams()] * count
+    else:
+        each = list(params)
+    if len(each) != count:
+        raise UsageError(f"{len(each)} params for {count} prompts: expected one for all, or one for each")
+    return [replace(one, **asked) for one in each] if asked else each

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -19,15 +20,18 @@ from ..models.source import ModelSource, fetch_folder
 _LENGTH_BYTES = 8
 
 
-def identity_of(source: ModelSource, drafter: Path | None, spec: TargetSpec, *, attention: str) -> Identity:
-    """Describe everything that changes what a round of this pair costs in this process."""
+def identity_of(source: ModelSource, drafters: Sequence[Path | None], spec: TargetSpec, *, attention: str) -> Identity:
+    """Describe everything that changes what a round of this pair costs in this process.
+
+    `drafters` are the folders of the drafter's parts, None for the one that needs no training.
+    """
     return Identity(
         device=device_name(spec.device),
         threads=torch.get_num_threads(),
         dtype=str(spec.dtype).removeprefix("torch."),
         attention=attention,
         model=model_digest(source),
-        drafter="" if drafter is None else folder_digest(drafter),
+        drafter="+".join("suffix" if folder is None else folder_digest(folder) for folder in drafters),
         versions={
             "draftwood": __version__,
             "torch": torch.__version__,

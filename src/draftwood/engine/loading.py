@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,11 +11,17 @@ from ..attention import make_backend
 from ..cost.identity import Identity
 from ..draft.base import Drafter
 from ..draft.dflash import load_drafter
+from ..errors import UsageError
 from ..models.base import TargetModel
-from ..models.loading import load_target
-from ..models.source import fetch_folder, resolve_model
+from ..models.loading import LoadedTarget, load_target
+from ..models.source import ModelSource, fetch_folder, resolve_model
 from ..models.text import TextCodec
 from .identity import identity_of
+
+SUFFIX = "suffix"
+"""The drafter that needs no training."""
+BUNDLED = "bundled"
+"""The drafter that comes with the model."""
 
 
 class Parts(NamedTuple):
@@ -25,6 +32,45 @@ class Parts(NamedTuple):
     codec: TextCodec
     identity: Identity
     """Whose costs a profile of this engine holds."""
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Folder for converted models and measured costs.
+
+    $DRAFTWOOD_CACHE, else $XDG_CACHE_HOME/draftwood, else ~/.cache/draftwood.
+    """
+    if own := environment.get("DRAFTWOOD_CACHE"):
+        return Path(own)
+    shared = environment.get("XDG_CACHE_HOME")
+    return (Path(shared) if shared else Path.home() / ".cache") / "draftwood"
+
+
+def default_cache_dir() -> Path:
+    """The cache folder of this process."""
+    return cache_folder(os.environ)
+
+
+def drafter_folders(drafter: str | None, source: ModelSource) -> list[Path | None]:
+    """What a drafter's name stands for, part by part: a checkpoint folder, or None for `suffix`.
+
+    Without a name: the bundled one, if there is one. A part of the name is `suffix`, `bundled`, a folder or a hub id.
+    Raises UsageError or ModelError.
+    """
+    if drafter is None:
+        return [] if source.drafter is None else [source.drafter]
+    names = [drafter] if Path(drafter).expanduser().is_dir() else drafter.split("+")
+    if len(set(names)) < len(names) or not all(names):
+        raise UsageError(f"drafter {drafter!r}: expected different parts joined by +")
+    folders: list[Path | None] = []
+    for name in names:
+        if name == BUNDLED and source.drafter is None:
+            raise UsageError(f"drafter {drafter!r}: no drafter comes with model {source.name!r}")
+        if name == SUFFIX:
+            folders.append(None)
+        else:
+            bundled = source.drafter if name == BUNDLED else None
+            folders.append(bundled or fetch_folder(resolve_model(name), "drafter"))
+    return folders
 
 
 def load_parts(
@@ -39,9 +85,7 @@ def load_parts(
 ) -> Parts:
     """Load target, codec and drafter (named or bundled). See `Engine.load`."""
     source = resolve_model(model)
-    folder = source.drafter
-    if drafter is not None:
-        folder = fetch_folder(resolve_model(drafter), "drafter")
+    folders = drafter_folders(drafter, source)
     loaded = load_target(
         source,
         dtype=dtype,
@@ -50,16 +94,32 @@ def load_parts(
         cache_dir=cache_dir,
         notify=notify,
     )
-    spec = loaded.target.spec
-    identity = identity_of(source, folder, spec, attention=attention)
+    found: list[Drafter] = [_load_one(folder, loaded, attention, notify) for folder in folders]
+    joined = _join(found)
+    identity = identity_of(source, folders, loaded.target.spec, attention=attention)
+    return Parts(loaded.target, joined, loaded.codec, identity)
+
+
+def _join(parts: list[Drafter]) -> Drafter | None:
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    from ..draft.union import UnionDrafter
+
+    return UnionDrafter(parts)
+
+
+def _load_one(folder: Path | None, loaded: LoadedTarget, attention: str, notify: Callable[[str], None]) -> Drafter:
     if folder is None:
-        return Parts(loaded.target, None, loaded.codec, identity)
-    pair = load_drafter(
+        from ..draft.suffix import SuffixDrafter
+
+        return SuffixDrafter()
+    spec = loaded.target.spec
+    return load_drafter(
         folder,
         loaded.target,
         dtype=spec.dtype,
         device=spec.device,
         notify=notify,
         tokenizer_len=len(loaded.codec.tokenizer),
+        backend=make_backend(attention),
     )
-    return Parts(loaded.target, pair, loaded.codec, identity)

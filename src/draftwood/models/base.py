@@ -8,8 +8,8 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
+from ..batch import Batch
 from ..cache import KVPool, LayerSpec
-from ..core import Pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class TargetModel(Protocol):
 
     spec: TargetSpec
 
-    def forward(self, pack: Pack, pool: KVPool, tap_layers: Sequence[int], taps: torch.Tensor | None) -> torch.Tensor:
-        """Logits (len(logit_rows), V) of a pack; writes the taps of its tap rows and stages keys and values.
+    def forward(self, batch: Batch, pool: KVPool, tap_layers: Sequence[int], taps: torch.Tensor | None) -> torch.Tensor:
+        """Logits (len(logit_rows), V) of a batch; writes the taps of its tap rows and stages keys and values.
 
         `tap_layers` are 0-based layers whose output is wanted, joined in this order along the feature axis into
         `taps` (len(tap_rows), len(tap_layers) * h); with none of them `taps` is None.

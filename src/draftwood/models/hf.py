@@ -15,8 +15,9 @@ import torch
 from transformers import PreTrainedModel
 
 from ..attention import ATTENTION_NAME, AttendOptions, AttentionBackend, ensure_registered
+from ..batch import Batch, RequestRows, build, upload
 from ..cache import KVPool, LayerSpec
-from ..core import Pack, Segment, Visibility
+from ..core import Visibility
 from ..errors import ModelError, UnsupportedError
 from ..linear import FewRowsLinear, use_few_rows, use_plain
 from .base import TargetSpec
@@ -62,18 +63,21 @@ class HFTarget:
         self._probe()
 
     @torch.inference_mode()
-    def forward(self, pack: Pack, pool: KVPool, tap_layers: Sequence[int], taps: torch.Tensor | None) -> torch.Tensor:
+    def forward(self, batch: Batch, pool: KVPool, tap_layers: Sequence[int], taps: torch.Tensor | None) -> torch.Tensor:
         """See `TargetModel.forward`."""
-        plan = self.backend.plan(pack, pool, self.spec.dtype, self.spec.device)
+        tensors = upload(batch, self.spec.device)
         output = self._call(
-            self._ids(pack.token_ids),
-            position_ids=self._ids(pack.pos),
-            logits_to_keep=self._keep(pack),
+            tensors.token_ids[None],
+            position_ids=tensors.pos[None],
+            # 0 means the logits of all rows to transformers.
+            logits_to_keep=0 if len(batch.logit_rows) == len(batch.token_ids) else tensors.logit_rows,
             output_hidden_states=[layer + 1 for layer in tap_layers] if tap_layers else False,
-            plan=plan,
+            plan=self.backend.plan(batch, tensors, pool, self.spec.dtype),
         )
         if taps is not None:
-            self._copy_taps([output.hidden_states[layer + 1] for layer in tap_layers], pack, taps)
+            every_row = len(batch.tap_rows) == len(batch.token_ids)
+            rows = None if every_row else tensors.tap_rows
+            self._copy_taps([output.hidden_states[layer + 1] for layer in tap_layers], rows, taps)
         logits: torch.Tensor = output.logits[0]
         return logits
 
@@ -112,19 +116,8 @@ class HFTarget:
     def _call(self, ids: torch.Tensor, **kwargs: Any) -> Any:
         return self.model(input_ids=ids, use_cache=False, return_dict=True, **kwargs)
 
-    def _ids(self, values: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(values).to(self.spec.device)[None]
-
-    def _keep(self, pack: Pack) -> int | torch.Tensor:
-        """The rows that go through the head; 0 means all of them to transformers."""
-        if len(pack.logit_rows) == len(pack.token_ids):
-            return 0
-        return torch.from_numpy(pack.logit_rows).to(self.spec.device)
-
-    def _copy_taps(self, hidden_states: Sequence[torch.Tensor], pack: Pack, taps: torch.Tensor) -> None:
+    def _copy_taps(self, hidden_states: Sequence[torch.Tensor], rows: torch.Tensor | None, taps: torch.Tensor) -> None:
         width = self.spec.hidden_size
-        every_row = len(pack.tap_rows) == len(pack.token_ids)
-        rows = None if every_row else torch.from_numpy(pack.tap_rows).to(self.spec.device)
         for index, hidden in enumerate(hidden_states):
             columns = slice(index * width, (index + 1) * width)
             taps[:, columns] = hidden[0] if rows is None else hidden[0, rows]
@@ -165,23 +158,24 @@ class HFTarget:
         or keeps in its cache what is not a key or a value gives other logits here, though it prefills rightly.
         """
         half = len(ids) // 2
-        pool = KVPool(self.spec.layers, dtype=self.spec.dtype, device=self.spec.device)
-        pool.open(0, 2 * len(ids))
-        none = np.empty(0, dtype=np.int64)
-        first = np.arange(half, dtype=np.int64)
-        chunk = Segment(0, 0, half, 0, (), pool.reserve(0, half), Visibility.CAUSAL)
-        prefilled = self.forward(Pack(ids[:half], first, first, none, (chunk,)), pool, (), None)
-        pool.commit(0, first)
         path = ids[half:]
+        pool = KVPool(self.spec.layers, kv_rows=2 * len(ids), dtype=self.spec.dtype, device=self.spec.device)
+        pool.open(0, 2 * len(ids))
+        first = np.arange(half, dtype=np.int64)
+        chunk = RequestRows(0, ids[:half], first, 0, (), pool.reserve(0, half), Visibility.CAUSAL, logits_from=0)
+        prefilled = self.forward(build([chunk]), pool, (), None)
+        pool.advance(0, half)
         # Rows 2i and 2i + 1 are the sibling and the node of depth i; nodes are seen by what is deeper.
-        pos = half + np.arange(2 * len(path), dtype=np.int64) // 2
-        nodes = np.arange(1, 2 * len(path), 2, dtype=np.int64)
-        visible = np.eye(2 * len(path), dtype=bool)
+        num_rows = 2 * len(path)
+        pos = half + np.arange(num_rows, dtype=np.int64) // 2
+        nodes = np.arange(1, num_rows, 2, dtype=np.int64)
+        visible = np.eye(num_rows, dtype=bool)
         visible[:, nodes] |= pos[:, None] > pos[nodes]
         tokens = np.stack([(path + 1) % self.spec.vocab_size, path], axis=1).reshape(-1)
-        staged = pool.reserve(0, len(tokens))
-        tree = Segment(0, 0, len(tokens), half, pool.prefix(0), staged, Visibility.ANCESTORS, visible)
-        verified = self.forward(Pack(tokens, pos, nodes, none, (tree,)), pool, (), None)
+        words = (visible @ (np.int64(1) << np.arange(num_rows)))[:, None]
+        staged, prefix = pool.reserve(0, num_rows), pool.prefix(0)
+        tree = RequestRows(0, tokens, pos, half, prefix, staged, Visibility.ANCESTORS, words, logits_from=0)
+        verified = self.forward(build([tree]), pool, (), None)[nodes]
         return torch.cat([prefilled, verified])
 
 

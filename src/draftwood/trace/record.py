@@ -10,17 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
-import torch
 
-from ..core import DraftBlock
-from ..draft.base import Drafter, DraftRequest
-from ..engine import Engine, Request, RequestOptions
-from ..engine.request import Job
-from ..engine.stages import STAGE_NAMES, Stages
-from ..engine.state import EngineState
+from ..core import DraftBlock, Forest
+from ..draft.base import Committed, Drafter, DraftRequest
+from ..engine import Engine, SamplingParams
+from ..engine.step import STAGE_NAMES
+from ..engine.watch import SeenRound, watch_rounds
 from ..errors import TraceError, UsageError
 from ..policy import Policy, PolicyState, RoundCosts, RoundOutcome
 from ..prompts.units import Unit
@@ -74,11 +72,11 @@ class RecordOptions:
 
 
 class WideDrafter:
-    """A drafter that is asked for at least `candidates` a depth; everything else is passed on."""
+    """A drafter that keeps at least `scored` candidates a depth in `Forest.source`; everything else is passed on."""
 
-    def __init__(self, inner: Drafter, candidates: int) -> None:
+    def __init__(self, inner: Drafter, scored: int) -> None:
         self.inner = inner
-        self.candidates = candidates
+        self.scored = scored
 
     @property
     def block_size(self) -> int:
@@ -86,66 +84,34 @@ class WideDrafter:
         return self.inner.block_size
 
     @property
-    def depth(self) -> int:
-        """The inner drafter's."""
-        return self.inner.depth
-
-    @property
     def target_layer_ids(self) -> tuple[int, ...]:
         """The inner drafter's."""
         return tuple(self.inner.target_layer_ids)
 
-    def draft(self, requests: Sequence[DraftRequest], candidates: int) -> DraftBlock:
-        """See `Drafter.draft`."""
-        return self.inner.draft(requests, max(candidates, self.candidates))
+    @property
+    def kv_row_bytes(self) -> int:
+        """The inner drafter's."""
+        return self.inner.kv_row_bytes
 
-    def commit(self, request: int, taps: torch.Tensor) -> None:
+    def allocate(self, kv_rows: int, requests: int) -> None:
+        """See `Drafter.allocate`."""
+        self.inner.allocate(kv_rows, requests)
+
+    def open(self, request: int, token_ids: np.ndarray, rows: int) -> None:
+        """See `Drafter.open`."""
+        self.inner.open(request, token_ids, rows)
+
+    def propose(self, wanted: Sequence[DraftRequest]) -> Forest:
+        """See `Drafter.propose`."""
+        return self.inner.propose([replace(item, scored=self.scored) for item in wanted])
+
+    def commit(self, committed: Committed) -> None:
         """See `Drafter.commit`."""
-        self.inner.commit(request, taps)
+        self.inner.commit(committed)
 
-    def release(self, request: int) -> None:
-        """See `Drafter.release`."""
-        self.inner.release(request)
-
-
-class _Seen(NamedTuple):
-    """A round as it stands when its tree has been grown; the job is filled in by the stages behind."""
-
-    job: Job
-    position: int
-    pending: int
-    context: int
-    scores: tuple[np.ndarray, np.ndarray] | None
-    """(depth, K) log-probabilities and ids."""
-
-
-class _Watcher:
-    """Looks at the rounds of a step after `grow`."""
-
-    def __init__(self, candidates: int) -> None:
-        self.candidates = candidates
-        self.seen: list[_Seen] = []
-
-    def change(self, stages: Stages) -> Stages:
-        """The same stages, watched."""
-
-        def grow(state: EngineState, jobs: list[Job], block: DraftBlock | None) -> None:
-            stages.grow(state, jobs, block)
-            self.seen += [self._look(job, block) for job in jobs if job.is_round]
-
-        return replace(stages, grow=grow)
-
-    def take(self) -> list[_Seen]:
-        """The rounds since the last call."""
-        seen, self.seen = self.seen, []
-        return seen
-
-    def _look(self, job: Job, block: DraftBlock | None) -> _Seen:
-        request = job.request
-        scores = None
-        if block is not None and job.draft_index is not None:
-            scores = _scores(block, job.draft_index, self.candidates)
-        return _Seen(job, len(request.token_ids) - 1, request.token_ids[-1], request.context_len, scores)
+    def close(self, request: int) -> None:
+        """See `Drafter.close`."""
+        self.inner.close(request)
 
 
 def record(
@@ -172,13 +138,13 @@ def record(
     if policy is not None and options.batch != 1:
         raise UsageError(f"batch {options.batch}: a policy's own rounds are recorded one request at a time")
     meta = _meta(engine, policy, options, model, drafter, versions or {})
-    builder = TraceBuilder(meta, depth=engine.state.drafter.depth)
-    watcher = _Watcher(builder.candidates)
+    builder = TraceBuilder(meta, depth=engine.state.drafter.block_size - 1)
     engine.reset_policies()
-    with _wide(engine, builder.candidates), engine.replacing_stages(watcher.change):
+    seen: list[SeenRound] = []
+    with _wide(engine, builder.candidates), engine.loop.watching(watch_rounds(seen.append), timing=True):
         for start in range(0, len(units), options.batch):
             group = units[start : start + options.batch]
-            _record_group(engine, group, policy or EveryPosition(), options, builder, watcher)
+            _record_group(engine, group, policy or EveryPosition(), options, builder, seen)
             for _ in group:
                 advance()
     return builder.build()
@@ -190,56 +156,47 @@ def _record_group(
     policy: Policy,
     options: RecordOptions,
     builder: TraceBuilder,
-    watcher: _Watcher,
+    seen: list[SeenRound],
 ) -> None:
-    """Decode some units together; the rounds go to the builder as they end."""
-    asked = RequestOptions(
+    """Decode some units together and hand their rounds to the builder. Raises the error of a request that fails."""
+    asked = SamplingParams(
         options.max_tokens, options.temperature, options.seed, block_size=options.block_size, end_ids=options.end_ids
     )
-    index: dict[int, int] = {}
-    requests: list[Request] = []
-    try:
-        for unit in units:
-            request = engine.submit(unit.prompt_ids, policy, asked)
-            requests.append(request)
-            index[request.id] = builder.add_request(
-                request_id=unit.prompt_id,
-                set_name=unit.set_name,
-                prompt_hash=unit.prompt_hash,
-                prompt_len=len(unit.prompt_ids),
-                max_tokens=options.max_tokens,
-            )
-        while not all(request.finished for request in requests):
-            engine.step(timing=True)
-            for seen in watcher.take():
-                if seen.job.request.error is not None:
-                    raise seen.job.request.error
-                if not seen.job.new_tokens:
-                    continue  # drafted rows were not finite: the round is decided again
-                builder.add_round(index[seen.job.request.id], _round(seen))
-    finally:
-        for request in requests:
-            engine.abort(request)
-    for request in requests:
+    requests = [engine.make_request(unit.prompt_ids, policy, asked) for unit in units]
+    seen.clear()
+    for request in engine.run(requests):
         if request.error is not None:
             raise request.error
+    index = {
+        request.id: builder.add_request(
+            request_id=unit.prompt_id,
+            set_name=unit.set_name,
+            prompt_hash=unit.prompt_hash,
+            prompt_len=len(unit.prompt_ids),
+            max_tokens=options.max_tokens,
+        )
+        for request, unit in zip(requests, units, strict=True)
+    }
+    for item in seen:
+        builder.add_round(index[item.request.id], _round(item, builder.candidates))
+    for request in requests:
         builder.finish_request(index[request.id], request.token_ids, request.finish_reason or "abort")
 
 
-def _round(seen: _Seen) -> TraceRound:
-    """The finished round: the record is the request's last one."""
-    job, result = seen.job, seen.job.request.rounds[-1]
-    logp, ids = seen.scores if seen.scores is not None else (None, None)
+def _round(seen: SeenRound, candidates: int) -> TraceRound:
+    """What the trace keeps of a round."""
+    result = seen.record
+    logp, ids = _scores(*seen.draft, candidates) if seen.draft is not None else (None, None)
     factors = dict(zip(FACTOR_NAMES, result.cost_factors, strict=True)) if result.cost_factors is not None else {}
     return TraceRound(
         position=seen.position,
-        pending=seen.pending,
+        pending=int(seen.tree.token[0]),
         context=seen.context,
         logp=logp,
         ids=ids,
-        candidates=job.request.policy.candidates if result.drafted else 0,
+        candidates=seen.request.policy.candidates if result.drafted else 0,
         num_nodes=result.rows - 1,
-        accepted=job.path[1:],
+        accepted=seen.path[1:],
         committed=result.committed,
         seconds=result.seconds,
         factors=factors,
@@ -279,8 +236,11 @@ def _wide(engine: Engine, candidates: int) -> Iterator[None]:
         engine.state.drafter = drafter
 
 
-def _scores(block: DraftBlock, index: int, candidates: int) -> tuple[np.ndarray, np.ndarray]:
+def _scores(forest: Forest, index: int, candidates: int) -> tuple[np.ndarray, np.ndarray]:
     """(depth, K) scores and ids of one request; what a drafter leaves out of K gets no probability."""
+    block = forest.source
+    if not isinstance(block, DraftBlock):
+        raise TraceError("this drafter has no table of scores: a trace keeps one row of scores a depth")
     if block.logp.shape[2] != 1:
         raise TraceError("scores that depend on the parent's rank: a trace keeps one row of scores a depth")
     depth, width = int(block.depths[index]), min(block.logp.shape[3], candidates)

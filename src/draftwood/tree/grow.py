@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from ..core import MAX_NODES, DraftBlock, DraftTree
+from ..core import MAX_NODES, DraftBlock, DraftTree, Forest
 from ..errors import DraftwoodError, UsageError
 from .kernel import compiled, first_call
 
@@ -174,64 +175,117 @@ def _grow(scores: _Scores, candidates: int, max_depth: int, nodes: _Nodes) -> tu
         _sift_down(size, heap, nodes)
 
 
-def grow(block: DraftBlock, index: int, *, pending: int, candidates: int, max_nodes: int, max_depth: int) -> DraftTree:
-    """Grow the tree of request `index`: its `max_nodes` likeliest prefixes, or all that exist.
+@compiled
+def _grow_all(
+    logp: np.ndarray,
+    ids: np.ndarray,
+    checked: np.ndarray,
+    limits: np.ndarray,
+    bounds: np.ndarray,
+    nodes: _Nodes,
+    counts: np.ndarray,
+) -> tuple[int, int, int]:
+    """Grow tree after tree into `nodes`; return (-1, -1, -1), or (tree, parent, rank) of the first faulty score."""
+    for tree in range(len(counts)):
+        candidates, max_depth = limits[tree]
+        if bounds[tree + 1] - bounds[tree] == 1 or max_depth < 1:
+            counts[tree] = 0
+            continue
+        own = slice(bounds[tree], bounds[tree + 1])
+        columns = _Nodes(nodes.parent[own], nodes.token[own], nodes.depth[own], nodes.rank[own], nodes.logp[own])
+        scores = _Scores(logp[tree], ids[tree], checked[tree])
+        counts[tree], above, k = _grow(scores, candidates, max_depth, columns)
+        if above >= 0:
+            return tree, above, k
+    return -1, -1, -1
 
-    `candidates` is K, cut to what the block carries, on both axes where scores depend on the parent's rank;
-    `max_depth` bounds the depth beside the block's own; `pending` is the root's token. Path scores are float64 sums of
-    the float32 scores, parent first; equal ones are ordered by rank tuple. Candidates at -inf never become nodes.
+
+class GrowLimits(NamedTuple):
+    """What one tree may become."""
+
+    pending: int
+    """The root's token."""
+    candidates: int
+    """K, cut to what the block carries, on both axes where scores depend on the parent's rank."""
+    max_nodes: int
+    max_depth: int
+    """Bounds the depth beside the block's own."""
+
+
+def grow_forest(block: DraftBlock, limits: Sequence[GrowLimits]) -> Forest:
+    """Grow the tree of every request of a block: its `max_nodes` likeliest prefixes, or all that exist.
+
+    Path scores are float64 sums of the float32 scores, parent first; equal ones are ordered by rank tuple. Candidates
+    at -inf never become nodes.
 
     Raises UsageError for `max_nodes` outside 0..1024 or `candidates` below 1, DraftwoodError for scores that break
     the contract of DraftBlock (NaN, positive, unsorted, a token twice in one row).
     Source: DDTree (arXiv 2604.12989), Algorithm 1; CAST, section 3 and appendix C.
     """
-    if not 0 <= max_nodes <= MAX_NODES:
-        raise UsageError(f"max_nodes {max_nodes}: expected 0 to {MAX_NODES}")
-    if candidates < 1:
-        raise UsageError(f"candidates {candidates}: expected at least 1")
+    for limit in limits:
+        _check_limits(limit)
     # The kernel is compiled for one layout only: contiguous and writable.
-    logp = np.require(block.logp[index], np.float32, ("C", "W"))  # (D, P, K)
-    ids = np.require(block.ids[index], np.int64, ("C", "W"))  # (D, P, K)
-    num_depths, rows, width = logp.shape
+    logp = np.require(block.logp, np.float32, ("C", "W"))  # (R, D, P, K)
+    ids = np.require(block.ids, np.int64, ("C", "W"))  # (R, D, P, K)
+    num_trees, num_depths, rows, width = logp.shape
     if rows not in (1, width):
         raise DraftwoodError(f"draft scores with {rows} parent ranks: expected 1 or the {width} candidates")
-    limit = min(num_depths, int(block.depths[index]), max_depth) if width else 0
-    tree = _root_only(pending, max_nodes if limit > 0 else 0)
-    if tree.num_nodes == 0:
-        return tree
-    nodes = _Nodes(tree.parent, tree.token, tree.depth, tree.rank, tree.logp)
-    scores = _Scores(logp, ids, np.zeros((num_depths, rows), np.int32))
-    count, above, k = _grow(scores, min(candidates, width), limit, nodes)
-    if above >= 0:
-        at_depth, row = int(tree.depth[above]), int(tree.rank[above]) if rows > 1 else 0
+    asked = np.array(limits, np.int64).reshape(num_trees, 4)
+    pending, candidates, max_nodes = asked[:, 0], np.minimum(asked[:, 1], width), asked[:, 2]
+    depth = np.minimum(np.minimum(asked[:, 3], block.depths), num_depths if width else 0)
+    room = np.where(depth > 0, np.where(candidates == 1, np.minimum(max_nodes, depth), max_nodes), 0)
+    bounds = np.concatenate([[0], np.cumsum(room + 1)])
+    nodes, counts = _roots(bounds, pending), np.empty(num_trees, np.int64)
+    checked = np.zeros((num_trees, num_depths, rows), np.int32)
+    tree, above, k = _grow_all(logp, ids, checked, np.stack([candidates, depth], axis=1), bounds, nodes, counts)
+    if tree >= 0:
+        node = int(bounds[tree]) + above
+        at_depth, row = int(nodes.depth[node]), int(nodes.rank[node]) if rows > 1 else 0
         raise DraftwoodError(
-            f"draft score {logp[at_depth, row, k]} of token {ids[at_depth, row, k]} (depth {at_depth + 1}, parent "
-            f"rank {row}, rank {k}): expected scores <= 0 in descending order, each token once"
+            f"draft score {logp[tree, at_depth, row, k]} of token {ids[tree, at_depth, row, k]} (depth {at_depth + 1}, "
+            f"parent rank {row}, rank {k}): expected scores <= 0 in descending order, each token once"
         )
-    return tree.prefix(count)
+    return Forest(bounds, *nodes, source=block).prefix(counts)
+
+
+def grow(block: DraftBlock, index: int, *, pending: int, candidates: int, max_nodes: int, max_depth: int) -> DraftTree:
+    """Grow the tree of request `index` alone; see `grow_forest`."""
+    one = slice(index, index + 1)
+    own = DraftBlock(block.logp[one], block.ids[one], block.depths[one])
+    return grow_forest(own, [GrowLimits(pending, candidates, max_nodes, max_depth)])[0]
+
+
+def root_forest(pending: Sequence[int] | np.ndarray) -> Forest:
+    """The trees of rounds that draft nothing: the pending tokens (R,) alone."""
+    bounds = np.arange(len(pending) + 1)
+    return Forest(bounds, *_roots(bounds, np.asarray(pending, np.int64)))
 
 
 def root_tree(pending: int) -> DraftTree:
     """The tree of a round that drafts nothing: the pending token alone."""
-    return _root_only(pending, 0)
+    return root_forest([pending])[0]
 
 
-def _root_only(pending: int, spare_nodes: int) -> DraftTree:
-    """Arrays for `spare_nodes` nodes, the root filled in."""
-    num_rows = spare_nodes + 1
-    tree = DraftTree(
-        parent=np.empty(num_rows, np.int32),
-        token=np.empty(num_rows, np.int64),
-        depth=np.empty(num_rows, np.int32),
-        rank=np.empty(num_rows, np.int32),
-        logp=np.empty(num_rows, np.float64),
+def _check_limits(limit: GrowLimits) -> None:
+    if not 0 <= limit.max_nodes <= MAX_NODES:
+        raise UsageError(f"max_nodes {limit.max_nodes}: expected 0 to {MAX_NODES}")
+    if limit.candidates < 1:
+        raise UsageError(f"candidates {limit.candidates}: expected at least 1")
+
+
+def _roots(bounds: np.ndarray, pending: np.ndarray) -> _Nodes:
+    """Columns for the trees between `bounds` (R + 1,), the roots filled in."""
+    size, roots = int(bounds[-1]), bounds[:-1]
+    nodes = _Nodes(
+        parent=np.empty(size, np.int32),
+        token=np.empty(size, np.int64),
+        depth=np.empty(size, np.int32),
+        rank=np.empty(size, np.int32),
+        logp=np.empty(size, np.float64),
     )
-    tree.parent[0] = -1
-    tree.token[0] = pending
-    tree.depth[0] = 0
-    tree.rank[0] = 0
-    tree.logp[0] = 0.0
-    return tree
+    nodes.parent[roots], nodes.token[roots] = -1, pending
+    nodes.depth[roots], nodes.rank[roots], nodes.logp[roots] = 0, 0, 0.0
+    return nodes
 
 
 def warm_up() -> None:

@@ -1,36 +1,86 @@
-"""How a draft tree lies in a pack: positions, visibility, child lookup."""
+"""How draft trees lie in a batch: positions, ancestors, children, the way down."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from ..core import ROOT_NODE, DraftTree
+from ..core import DraftTree, Forest
 from .kernel import compiled, first_call
+
+WORD_BITS = 64
 
 
 @compiled
-def _fill_visibility(parents: np.ndarray, visible: np.ndarray) -> None:
-    for node in range(len(parents)):
-        above = parents[node]
-        if above >= 0:
-            visible[node, : above + 1] = visible[above, : above + 1]
-        visible[node, node] = True
+def _fill_words(offsets: np.ndarray, parent: np.ndarray, words: np.ndarray) -> None:
+    for tree in range(len(offsets) - 1):
+        start = offsets[tree]
+        for row in range(start, offsets[tree + 1]):
+            if parent[row] >= 0:
+                words[row, :] = words[start + parent[row], :]
+            node = row - start
+            words[row, node // 64] |= np.int64(1) << np.int64(node % 64)
 
 
-def positions(tree: DraftTree, root_pos: int) -> np.ndarray:
-    """Absolute positions of the rows, (M,) int64: `root_pos` + depth. Siblings share one."""
-    pos: np.ndarray = tree.depth.astype(np.int64) + root_pos
+@compiled
+def _descend(
+    offsets: np.ndarray, parent: np.ndarray, token: np.ndarray, choice: np.ndarray, accepted: np.ndarray
+) -> None:
+    """Fill `accepted` (T,): a parent stands before its children and siblings differ, so one pass in order is enough."""
+    for tree in range(len(offsets) - 1):
+        start = offsets[tree]
+        accepted[start] = True
+        for row in range(start + 1, offsets[tree + 1]):
+            above = start + parent[row]
+            accepted[row] = accepted[above] and choice[above] == token[row]
+
+
+@compiled
+def _children(
+    offsets: np.ndarray,
+    parent: np.ndarray,
+    token: np.ndarray,
+    rows: np.ndarray,
+    trees: np.ndarray,
+    wanted: np.ndarray,
+    found: np.ndarray,
+) -> None:
+    for at in range(len(rows)):
+        start = offsets[trees[at]]
+        found[at] = -1
+        for row in range(rows[at] + 1, offsets[trees[at] + 1]):
+            if parent[row] == rows[at] - start and token[row] == wanted[at]:
+                found[at] = row
+                break
+
+
+def positions(forest: Forest, root_pos: np.ndarray) -> np.ndarray:
+    """Absolute positions of the rows, (T,) int64: the root's, `root_pos` (R,), + depth. Siblings share one."""
+    pos: np.ndarray = forest.depth + np.repeat(root_pos, forest.num_rows)
     return pos
 
 
-def visibility(tree: DraftTree) -> np.ndarray:
-    """Which rows a row sees, (M, M) bool: [i, j] is true where j is i or an ancestor of i.
+def ancestor_words(forest: Forest) -> np.ndarray:
+    """Which rows of its tree a row sees, (T, W) int64: bit b of word w stands for node 64 w + b, itself included.
 
-    A parent stands before its children, so a row is its parent's row plus itself.
+    W is what the largest tree needs. A parent stands before its children, so a row is its parent's row plus itself.
     """
-    visible = np.zeros((tree.num_rows, tree.num_rows), np.bool_)  # (M, M)
-    _fill_visibility(np.require(tree.parent, np.int32, ("C", "W")), visible)
-    return visible
+    words = np.zeros((len(forest.parent), -(-int(forest.num_rows.max()) // WORD_BITS)), np.int64)
+    _fill_words(forest.offsets, forest.parent, words)
+    return words
+
+
+def descend(forest: Forest, choice: np.ndarray) -> np.ndarray:
+    """Rows (n,) int64, increasing, of the paths that follow `choice` (T,), the token chosen at every row."""
+    accepted = np.empty(len(choice), np.bool_)
+    _descend(forest.offsets, forest.parent, forest.token, choice, accepted)
+    return np.flatnonzero(accepted)
+
+
+def children(forest: Forest, rows: np.ndarray, trees: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """The child of each of `rows` (n,), one of tree `trees` (n,), that carries `tokens` (n,); -1 for none."""
+    found = np.empty(len(rows), np.int64)
+    _children(forest.offsets, forest.parent, forest.token, rows, trees, tokens, found)
+    return found
 
 
 def find_child(tree: DraftTree, node: int, token: int) -> int:
@@ -39,19 +89,6 @@ def find_child(tree: DraftTree, node: int, token: int) -> int:
     hits = (tree.parent[first:] == node) & (tree.token[first:] == token)
     hit = int(hits.argmax()) if len(hits) else 0
     return first + hit if len(hits) and hits[hit] else -1
-
-
-def descend(tree: DraftTree, choice: np.ndarray) -> np.ndarray:
-    """The path (committed,) int64, root first, that follows `choice` (M,), the token chosen at every node.
-
-    One vectorised comparison finds the nodes that carry the choice of their parent; only those are looked at.
-    """
-    path = [ROOT_NODE]
-    agreeing = np.flatnonzero(choice[tree.parent[1:]] == tree.token[1:]) + 1
-    for node in agreeing.tolist():  # ascending, so a parent is met before its children
-        if tree.parent[node] == path[-1]:
-            path.append(node)
-    return np.array(path, np.int64)
 
 
 def check_integrity(tree: DraftTree) -> None:
@@ -75,7 +112,8 @@ def check_integrity(tree: DraftTree) -> None:
 
 
 def warm_up() -> None:
-    """Compile the visibility kernel, so that loading pays for it and not the first round."""
-    zeros = np.zeros(2, np.int32)
-    tree = DraftTree(np.array([-1, 0], np.int32), zeros.astype(np.int64), zeros, zeros, zeros.astype(np.float64))
-    first_call(lambda: visibility(tree))
+    """Compile the kernels, so that loading pays for it and not the first round."""
+    two = np.zeros(2, np.int32)
+    tree = DraftTree(np.array([-1, 0], np.int32), two.astype(np.int64), two, two, two.astype(np.float64))
+    forest, zero = Forest.of([tree]), np.zeros(1, np.int64)
+    first_call(lambda: (ancestor_words(forest), descend(forest, forest.token), children(forest, zero, zero, zero)))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from ..core import Sampling
+from .choose import RowsChooser
 from .greedy import greedy
 from .processors import History, Processors
 from .recursive import CounterDraw, Draw, recursive
 from .sampling import Gumbel, warm_up
-from .walk import Chooser, Controls, walk
+from .walk import Chooser, Controls, RowChooser, walk, walk_forest
 
 __all__ = [
     "Chooser",
@@ -17,10 +18,13 @@ __all__ = [
     "Gumbel",
     "History",
     "Processors",
+    "RowChooser",
+    "RowsChooser",
     "chooser",
     "greedy",
     "recursive",
     "walk",
+    "walk_forest",
     "warm_up",
 ]
 

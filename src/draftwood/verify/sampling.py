@@ -8,6 +8,7 @@ shape, the batch and the policy cannot change a seeded text.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,36 +74,46 @@ class Gumbel:
 
     def __call__(self, logits: torch.Tensor, pos: np.ndarray) -> torch.Tensor:
         """Draw one token a row: (n, V) logits and (n,) positions of the drawn tokens -> (n,) int64, same device."""
-        if logits.device.type != "cpu":
-            return self._on_device(logits, pos)
-        likeliest = logits.float().detach().numpy().argmax(axis=-1)
-        scaled = self._scaled(logits).detach().numpy()  # (n, V) fp64
-        tokens = [
-            _gumbel_argmax(row, np.uint64((self._key(int(at)) + GOLDEN) % WORD), int(first))
-            for row, at, first in zip(scaled, pos, likeliest, strict=True)
-        ]
-        return torch.tensor(tokens, dtype=torch.int64)
+        temperature = np.full(len(logits), self.temperature)
+        return gumbel(logits, temperature, [position_key(self.seed, self.completion, int(at)) for at in pos])
 
-    def _scaled(self, logits: torch.Tensor) -> torch.Tensor:
-        """(n, V) float64, the likeliest token of a row at 0: noise would drown in logits of great size."""
-        rows = logits.double()
-        return (rows - rows.amax(dim=-1, keepdim=True)).div_(self.temperature)
 
-    def _key(self, pos: int) -> int:
-        return position_key(self.seed, self.completion, pos)
+def gumbel(logits: torch.Tensor, temperature: np.ndarray, keys: Sequence[int]) -> torch.Tensor:
+    """Draw one token a row: (n, V) logits, (n,) temperatures above 0 and the rows' keys -> (n,) int64, same device.
 
-    def _on_device(self, logits: torch.Tensor, pos: np.ndarray) -> torch.Tensor:
-        """The same draw with tensors; siblings share a position, so noise is made once per depth."""
-        distinct, which = np.unique(pos, return_inverse=True)
-        u = uniforms([self._key(int(at)) for at in distinct], logits.shape[-1], logits.device)
-        noise = -torch.log(-torch.log(u))  # (depths, V) fp64
-        which_row = torch.from_numpy(which).to(logits.device)
-        step = max(1, MAX_ELEMENTS // logits.shape[-1])
-        parts = [
-            (self._scaled(rows) + noise[at]).argmax(-1)
-            for rows, at in zip(torch.split(logits, step), torch.split(which_row, step), strict=True)
-        ]
-        return torch.cat(parts)
+    `keys` are `uniform.position_key` of each row's seed, completion and position.
+    """
+    if logits.device.type != "cpu":
+        return _on_device(logits, temperature, keys)
+    likeliest = logits.float().detach().numpy().argmax(axis=-1)
+    scaled = _scaled(logits, temperature).detach().numpy()  # (n, V) fp64
+    tokens = [
+        _gumbel_argmax(row, np.uint64((key + GOLDEN) % WORD), int(first))
+        for row, key, first in zip(scaled, keys, likeliest, strict=True)
+    ]
+    return torch.tensor(tokens, dtype=torch.int64)
+
+
+def _scaled(logits: torch.Tensor, temperature: np.ndarray) -> torch.Tensor:
+    """(n, V) float64, the likeliest token of a row at 0: noise would drown in logits of great size."""
+    rows = logits.double()
+    divisor = torch.from_numpy(temperature).to(logits.device)[:, None]
+    return (rows - rows.amax(dim=-1, keepdim=True)).div_(divisor)
+
+
+def _on_device(logits: torch.Tensor, temperature: np.ndarray, keys: Sequence[int]) -> torch.Tensor:
+    """The same draw with tensors; siblings share a key, so noise is made once per request and depth."""
+    distinct = list(dict.fromkeys(keys))
+    place = {key: at for at, key in enumerate(distinct)}
+    which = torch.tensor([place[key] for key in keys], device=logits.device)
+    u = uniforms(distinct, logits.shape[-1], logits.device)
+    noise = -torch.log(-torch.log(u))  # (depths, V) fp64
+    step = max(1, MAX_ELEMENTS // logits.shape[-1])
+    parts = [
+        (_scaled(logits[at : at + step], temperature[at : at + step]) + noise[which[at : at + step]]).argmax(-1)
+        for at in range(0, len(logits), step)
+    ]
+    return torch.cat(parts)
 
 
 def warm_up() -> None:

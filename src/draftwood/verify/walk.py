@@ -1,7 +1,8 @@
 """The walk: the target's own token at the root, then at its child that carries it, until no child does.
 
 Every visited node yields one token drawn from the target's law at that node's prefix, so the committed tokens follow
-plain decoding for any deterministic tree (DDTree, section 3; CAST, appendix C, "direct sampled walk").
+plain decoding for any deterministic tree (DDTree, section 3; CAST, appendix C, "direct sampled walk"). All trees of a
+round are walked together.
 """
 
 from __future__ import annotations
@@ -12,13 +13,18 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ..core import ROOT_NODE, DraftTree, Verdict
-from ..errors import NonFiniteLogitsError
-from ..tree.layout import descend, find_child
+from ..core import ROOT_NODE, DraftTree, Forest, Verdict, Verdicts
+from ..errors import DraftwoodError, NonFiniteLogitsError
+from ..tree.layout import children, descend, find_child
 from .processors import History, Processors
 
 Chooser = Callable[[torch.Tensor, np.ndarray], torch.Tensor]
 """(n, V) logits and (n,) int64 absolute positions of the drawn tokens -> (n,) int64 token ids on the logits' device."""
+RowChooser = Callable[[torch.Tensor, np.ndarray, np.ndarray], torch.Tensor]
+"""As `Chooser`, with (n,) int64 tree of each row between the two; -> (2, n) int64: token ids, and what the largest
+logit of the row is: one of FINITE, NOT_A_NUMBER, POSITIVE, NOTHING."""
+FINITE, NOT_A_NUMBER, POSITIVE, NOTHING = range(4)
+_WORDS = {NOT_A_NUMBER: "nan", POSITIVE: "inf", NOTHING: "no token above -inf"}
 
 
 class Controls(NamedTuple):
@@ -35,6 +41,20 @@ class Path(NamedTuple):
     pending: int
 
 
+def walk_forest(
+    forest: Forest, logits: torch.Tensor, choose: RowChooser, root_pos: np.ndarray, *, everywhere: bool | None = None
+) -> Verdicts:
+    """Walk every tree of `forest` with the target's choices.
+
+    `logits` (T, V), one row for each of the forest's; `root_pos` (R,) absolute positions of the roots: a node of depth
+    d decides the token of position root_pos + d + 1. `everywhere` (default: on an accelerator) decides all rows at
+    once, and one copy brings the choices to the host; else only visited rows are touched, those of all trees at one
+    depth together. A visited row that holds NaN or +inf, or nothing above -inf, is a fault of its tree.
+    """
+    everywhere = logits.device.type != "cpu" if everywhere is None else everywhere
+    return (_all_rows if everywhere and len(forest) else _visited_rows)(forest, logits, choose, root_pos)
+
+
 def walk(
     tree: DraftTree,
     logits: torch.Tensor,
@@ -44,25 +64,79 @@ def walk(
     controls: Controls | None = None,
     want_logp: bool = False,
 ) -> Verdict:
-    """Walk `tree` with the target's choices.
+    """Walk one tree; with `controls`, which depend on the path, node by node.
 
-    `logits` (M, V), one row a node; `root_pos` the root's absolute position: a node of depth d decides the token of
-    position root_pos + d + 1. On a CPU only visited rows are touched. On an accelerator every row is decided at once,
-    and one copy brings the choices to the host; with `controls`, which depend on the path, rows go one by one.
     `want_logp` adds the float64 log-probability of every decided token under the target's own softmax (temperature 1,
-    no processors).
-
-    Raises NonFiniteLogitsError if a visited row holds NaN or +inf, or nothing above -inf.
+    no processors). Raises NonFiniteLogitsError where `walk_forest` has a fault.
     """
-    if logits.device.type != "cpu" and controls is None:
-        path = _all_rows(tree, logits, choose, root_pos)
-    else:
+    if controls is not None:
 
         def decide(row: torch.Tensor, node: int, pos: int) -> int:
             return int(choose(row[None], np.array([pos], np.int64)))
 
-        path = visit(tree, logits, decide, root_pos, controls)
-    return verdict(tree, logits, path, want_logp)
+        return verdict(tree, logits, visit(tree, logits, decide, root_pos, controls), want_logp)
+    forest = Forest.of([tree])
+    found = walk_forest(forest, logits, lambda rows, tree, pos: judged(rows, choose(rows, pos)), np.array([root_pos]))
+    for fault in found.faults.values():
+        raise fault
+    return verdict(tree, logits, Path(found.path(0, forest).tolist(), int(found.pending[0])), want_logp)
+
+
+def judged(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """(2, n) int64: `tokens` (n,) and what the largest logit of each row (n, V) is. `RowChooser` from a `Chooser`."""
+    largest = logits.amax(dim=-1)  # amax passes NaN on
+    return torch.stack([tokens.to(torch.int64), kinds(largest)])
+
+
+def kinds(largest: torch.Tensor) -> torch.Tensor:
+    """(n,) int64, one of FINITE, NOT_A_NUMBER, POSITIVE, NOTHING for the largest logit of each row."""
+    kind = torch.isnan(largest) * NOT_A_NUMBER + torch.isposinf(largest) * POSITIVE + torch.isneginf(largest) * NOTHING
+    return kind.to(torch.int64)
+
+
+def _visited_rows(forest: Forest, logits: torch.Tensor, choose: RowChooser, root_pos: np.ndarray) -> Verdicts:
+    rows, trees = forest.offsets[:-1], np.arange(len(forest))
+    pending, kind = np.full(len(forest), -1, np.int64), np.zeros(len(forest), np.int64)
+    visited, depth = [rows], 0
+    while len(rows):
+        depth += 1
+        pending[trees], kind[trees] = choose(_rows(logits, rows), trees, root_pos[trees] + depth).numpy()
+        below = children(forest, rows, trees, pending[trees])
+        onward = (below >= 0) & (kind[trees] == FINITE)
+        rows, trees = below[onward], trees[onward]
+        visited.append(rows)
+    return _verdicts(forest, np.sort(np.concatenate(visited)), pending, kind, root_pos)
+
+
+def _rows(logits: torch.Tensor, rows: np.ndarray) -> torch.Tensor:
+    """Some rows of (T, V) logits, without a copy where they are one row or all."""
+    if len(rows) == 1:
+        return logits[rows[0] : rows[0] + 1]
+    return logits if len(rows) == len(logits) else logits[torch.from_numpy(rows)]
+
+
+def _all_rows(forest: Forest, logits: torch.Tensor, choose: RowChooser, root_pos: np.ndarray) -> Verdicts:
+    trees = np.repeat(np.arange(len(forest)), forest.num_rows)
+    choice, kind = choose(logits, trees, root_pos[trees] + forest.depth + 1).cpu().numpy()  # (T,) int64 each
+    rows = descend(forest, np.where(kind == FINITE, choice, -1))  # no child carries -1: a bad row ends its path
+    last = rows[np.searchsorted(rows, forest.offsets[1:]) - 1]
+    return _verdicts(forest, rows, choice[last], kind[last], root_pos)
+
+
+def _verdicts(
+    forest: Forest, rows: np.ndarray, pending: np.ndarray, kind: np.ndarray, root_pos: np.ndarray
+) -> Verdicts:
+    """`rows` (n,) visited, increasing; `kind` (R,) of the last visited row of each tree."""
+    tree_of = np.searchsorted(forest.offsets, rows, side="right") - 1
+    steps = np.bincount(tree_of, minlength=len(forest))
+    faults: dict[int, DraftwoodError] = {}
+    for tree in np.flatnonzero(kind).tolist():
+        faults[tree] = NonFiniteLogitsError(_not_finite(_WORDS[int(kind[tree])], int(root_pos[tree] + steps[tree])))
+        pending[tree] = -1
+        steps[tree] = 0
+    if faults:
+        rows = rows[kind[tree_of] == FINITE]
+    return Verdicts(np.concatenate([[0], np.cumsum(steps)]), rows, pending, faults)
 
 
 def visit(
@@ -89,23 +163,14 @@ def visit(
         nodes.append(child)
 
 
-def _all_rows(tree: DraftTree, logits: torch.Tensor, choose: Chooser, root_pos: int) -> Path:
-    """Decide every row on the device, copy choices and finiteness to the host in one piece, descend there."""
-    chosen = choose(logits, tree.depth.astype(np.int64) + root_pos + 1)
-    finite = torch.isfinite(logits.amax(dim=-1))  # amax passes NaN on
-    choice, is_finite = torch.stack([chosen, finite.to(torch.int64)]).cpu().numpy()  # (2, M) int64
-    nodes: list[int] = descend(tree, choice).tolist()
-    for steps, node in enumerate(nodes, start=1):
-        if not is_finite[node]:
-            require_finite(float(logits[node].amax()), root_pos + steps)
-    return Path(nodes, int(choice[nodes[-1]]))
-
-
 def require_finite(largest: float, pos: int) -> None:
     """Raise NonFiniteLogitsError unless the largest logit of a row is a number (the maximum passes NaN on)."""
     if not np.isfinite(largest):
-        what = "no token above -inf" if largest == -np.inf else f"{largest}"
-        raise NonFiniteLogitsError(f"logits that decide position {pos} contain {what}: expected finite numbers or -inf")
+        raise NonFiniteLogitsError(_not_finite(_WORDS[NOTHING] if largest == -np.inf else f"{largest}", pos))
+
+
+def _not_finite(what: str, pos: int) -> str:
+    return f"logits that decide position {pos} contain {what}: expected finite numbers or -inf"
 
 
 def verdict(tree: DraftTree, logits: torch.Tensor, path: Path, want_logp: bool) -> Verdict:

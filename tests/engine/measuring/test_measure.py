@@ -15,7 +15,7 @@ from clocked import Clock, Pair, clocked_pair, draft_cost, toy_codec, verify_cos
 from draftwood.core import Visibility
 from draftwood.cost import CostProfile, Identity
 from draftwood.cost.steps import Curve, pinned_steps, rows_to_add
-from draftwood.engine import Engine, RequestOptions
+from draftwood.engine import Engine, SamplingParams
 from draftwood.engine.measuring.assemble import assemble
 from draftwood.engine.measuring.gains import bundled_prompts, mean_sorted
 from draftwood.engine.measuring.plan import (
@@ -179,7 +179,7 @@ class TestStand:
 
     def test_a_request_in_flight_is_not_disturbed(self, pair: Pair) -> None:
         def text(measuring: bool) -> list[int]:
-            options = RequestOptions(20, end_ids=frozenset())
+            options = SamplingParams(20, end_ids=frozenset())
             request = pair.engine.submit([1, 2, 3, 4], make_policy("ddtree", budget=5), options)
             for number in range(60):
                 if measuring and number == 3:

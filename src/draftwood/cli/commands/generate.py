@@ -42,7 +42,7 @@ from ..options import (
 )
 
 if TYPE_CHECKING:
-    from ... import Engine, Generation
+    from ... import Engine, RequestOutput
     from ...prompts.sets import PromptSet
 
 LonePromptArgument = Annotated[
@@ -158,7 +158,7 @@ def check_request(request: dict[str, Any], policy_options: dict[str, Any], load:
     check_pair(load, name)
 
 
-def as_object(generation: Generation) -> dict[str, Any]:
+def as_object(generation: RequestOutput) -> dict[str, Any]:
     """The `--json` object; sum of committed = number of token ids - 1."""
     return {
         "text": generation.text,

@@ -72,7 +72,7 @@ def show(
 ) -> None:
     """Decode PROMPT with MODEL and show the draft tree of one round: in the terminal, as a picture or as a page."""
     from ...core import Sampling
-    from ...engine import RequestOptions
+    from ...engine import SamplingParams
     from ...policy import make_policy
 
     given = (("budget", budget), ("candidates", candidates))
@@ -95,7 +95,7 @@ def show(
         if engine.codec is None:
             raise UsageError("this model has no tokenizer")
         prompt_ids = engine.codec.encode(text, raw=raw, system=said)
-        asked = RequestOptions(max_tokens, temperature, seed, end_ids=end_ids(engine, raw))
+        asked = SamplingParams(max_tokens, temperature, seed, end_ids=end_ids(engine, raw))
         shown = watch_generation(engine, prompt_ids, rule, asked)
         facts = {"model": model, "policy": _label(name, options), "device": engine.device_name,
                  "dtype": engine.dtype_name, "threads": str(engine.threads)}  # fmt: skip

@@ -127,10 +127,7 @@ def default_max_nodes(engine: Engine) -> int:
 
 def new_stand(engine: Engine, max_nodes: int, *, clock: Callable[[], float], seed: int) -> Stand:
     """A stand over the engine's models; raises UsageError when there is no drafter."""
-    state = engine.state
-    if state.drafter is None:
-        raise UsageError("measuring costs needs a drafter: name one with --drafter (drafter=)")
-    return Stand(state.target, state.drafter, max_nodes=max_nodes, config=state.config, clock=clock, seed=seed)
+    return Stand(engine.state, max_nodes=max_nodes, clock=clock, seed=seed)
 
 
 def load_partial(path: Path, plan: Plan, identity: Identity | None) -> Log:

@@ -11,18 +11,14 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import torch
 
-from ...cache import KVPool
 from ...core import Sampling
 from ...cost.rounds import RoundCosts
-from ...draft.base import Drafter
-from ...models.base import TargetModel
+from ...errors import UsageError
 from ...policy import PolicyState, RoundOutcome
-from ...verify import chooser
-from ..request import Limits, Request
-from ..scheduler import finish
-from ..stages import Stages, timed
-from ..state import EngineConfig, EngineState
-from ..step import step
+from ..requests import Limits, Request
+from ..schedule import finish
+from ..state import EngineState
+from ..step import Stages, step, timed
 
 CANDIDATES = 16
 LEAST_GAIN_ROUNDS = 1
@@ -91,25 +87,23 @@ class FixedNodes:
 class Stand:
     """Keeps requests at wanted context lengths and runs rounds of wanted sizes on them.
 
-    It has its own KV pool and request ids below 0, so an engine over the same two models is not disturbed; only one
-    of the two may be stepped at a time. `close` gives everything back.
+    It shares models and pool with an engine's state and has requests of its own, with ids below 0; only one of the two
+    may be stepped at a time. `close` gives everything back.
     """
 
     def __init__(
         self,
-        target: TargetModel,
-        drafter: Drafter,
+        state: EngineState,
         *,
         max_nodes: int,
-        config: EngineConfig | None = None,
         clock: Callable[[], float] = perf_counter,
         seed: int = 0,
     ) -> None:
-        spec = target.spec
-        config = config or EngineConfig()
-        pool = KVPool(spec.layers, dtype=spec.dtype, device=spec.device, max_kv_rows=config.max_kv_rows)
-        self._state = EngineState(target, drafter, pool, config)
-        self._drafter = drafter
+        """Raises UsageError for a state without a drafter."""
+        if state.drafter is None:
+            raise UsageError("measuring costs needs a drafter: name one with --drafter (drafter=)")
+        self._state = EngineState(state.target, state.drafter, state.pool, state.config)
+        self._drafter = state.drafter
         self._max_nodes = max_nodes
         self._clock = clock
         self._rng = np.random.default_rng(seed)
@@ -130,7 +124,7 @@ class Stand:
             policy.drafting = nodes > 0
             policy.nodes = nodes // cell.requests + (at < nodes % cell.requests)
         seconds: dict[str, float] = {}
-        stages = timed(Stages(), seconds, ("draft", "verify"), self._clock)
+        stages = timed(Stages(), seconds, ("draft", "verify"), self._clock, self._wait)
         start_s = self._clock()
         self._step(group, stages)
         total_s = self._clock() - start_s
@@ -169,9 +163,8 @@ class Stand:
         self._state.waiting += requests
         while (self._state.waiting or self._state.running) and (len(seen) < LEAST_GAIN_ROUNDS or not until()):
             step(self._state, Stages())
-        for request in [*self._state.running]:
-            finish(self._state, request)
-        self._state.waiting.clear()
+        for request in [*self._state.running, *self._state.waiting]:
+            finish(self._state, request, "abort")
         _raise_errors(requests)
         return seen
 
@@ -186,7 +179,7 @@ class Stand:
         """The first `count` requests near `context`; those that have grown too far are replaced."""
         held = self._held.setdefault(context, [])
         for request in held[:count]:
-            if request.context_len > context + drift(context):
+            if request.committed > context + drift(context):
                 held.remove(request)
                 self._drop(request)
         while len(held) < count:
@@ -215,7 +208,6 @@ class Stand:
             sampling=Sampling(),
             limits=limits,
             policy=policy,
-            choose=chooser(Sampling()),
             block_size=self._drafter.block_size,
         )
 
@@ -223,15 +215,19 @@ class Stand:
         """Advance these requests alone."""
         self._state.running = list(group)
         took_part = step(self._state, stages)
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        self._wait()
         self._state.running = [request for request in took_part if request.in_prefill]
         _raise_errors(took_part)
 
     def _drop(self, request: Request) -> None:
         if not request.finished:  # a request that broke off has been released
             self._state.running = [request]
-            finish(self._state, request)
+            finish(self._state, request, "abort")
+
+    def _wait(self) -> None:
+        device = self._state.target.spec.device
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
 
 
 def drift(context: int) -> int:

@@ -1,0 +1,96 @@
+"""How much memory a KV pool may take, and memory that costs nothing until it is written."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from .errors import UsageError
+
+CPU_SHARE, DEVICE_SHARE = 0.5, 0.85
+"""Of what is free, without `--kv-memory`: a machine has other programs to serve, a device also holds activations."""
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_EXPECTED = "expected a share (0.5, 50%) or bytes (800MB, 2GiB)"
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def budget_bytes(wanted: str | float | None, device: torch.device) -> int:
+    """Bytes that `--kv-memory` means on this device: a share of what is free now, or a number of bytes.
+
+    A number up to 1 is a share. Raises UsageError naming the value and what is allowed, or more than is free.
+    """
+    free = free_bytes(device)
+    if wanted is None:
+        return int(free * (CPU_SHARE if device.type == "cpu" else DEVICE_SHARE))
+    match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(?:(%)|([kmgt]i?)?b?)\s*", str(wanted).lower())
+    if match is None:
+        raise UsageError(f"kv_memory {wanted!r}: {_EXPECTED}")
+    value = float(match[1])
+    if match[2] or (match[3] is None and value <= 1.0):
+        share = value / 100.0 if match[2] else value
+        if not 0.0 < share <= 1.0:
+            raise UsageError(f"kv_memory {wanted!r}: expected a share above 0 and at most 1 (100%)")
+        return int(free * share)
+    found = int(value * _UNITS[match[3] or ""])
+    if not 0 < found <= free:
+        raise UsageError(
+            f"kv_memory {wanted!r}: expected more than 0 and at most the {free / 2**20:.0f} MiB that are free"
+        )
+    return found
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that is free: on a device what it says, on a CPU the least of the machine's and the cgroup's."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    left = [_machine_bytes(Path("/proc/meminfo")), *_cgroup_bytes(_CGROUP)]
+    return int(min(left))
+
+
+def untouched(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A tensor whose memory is, on a CPU, address space only: the system backs a page when it is first written.
+
+    Raises UsageError when there is not even that much address space.
+    """
+    if device.type != "cpu":
+        return torch.empty(*shape, dtype=dtype, device=device)
+    size = math.prod(shape) * dtype.itemsize
+    if size == 0:
+        return torch.empty(*shape, dtype=dtype)
+    flags = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0) | getattr(mmap, "MAP_NORESERVE", 0)
+    try:
+        pages = mmap.mmap(-1, size, flags=flags) if flags else mmap.mmap(-1, size)
+    except (OSError, ValueError, OverflowError) as error:
+        raise UsageError(f"a KV pool of {size / 2**20:.0f} MiB cannot be had: give less with --kv-memory") from error
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        # A huge page would back two megabytes of every layer for the first row of a request.
+        pages.madvise(mmap.MADV_NOHUGEPAGE)
+    return torch.frombuffer(pages, dtype=dtype).view(*shape)
+
+
+def _machine_bytes(meminfo: Path) -> float:
+    """MemAvailable in bytes; infinite where the system does not say."""
+    try:
+        found = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(), re.MULTILINE)
+    except OSError:
+        return math.inf if _CGROUP.exists() else float(2**33)
+    return int(found[1]) * 1024.0 if found else float(2**33)
+
+
+def _cgroup_bytes(root: Path) -> list[float]:
+    """What the control group leaves, version 2 or 1; empty without a limit."""
+    left = []
+    for limit, usage in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        try:
+            left.append(float((root / limit).read_text()) - float((root / usage).read_text()))
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+    return [max(value, 0.0) for value in left]
