@@ -9,30 +9,30 @@ import torch
 
 from draftwood.attention import AttendOptions, SdpaBackend
 from draftwood.attention.oracle import attend_plain
-from draftwood.cache import KVPool, LayerSpec, kv_index
-from draftwood.core import Pack, Segment, Visibility
+from draftwood.batch import Batch, RequestRows, build, kv_index, upload
+from draftwood.cache import KVPool, LayerSpec
+from draftwood.core import Visibility
 
 HEADS, KV_HEADS, K_DIM, V_DIM = 6, 2, 4, 5
-NONE = np.empty(0, dtype=np.int64)
 
 
 @dataclass
 class Case:
     pool: KVPool
-    pack: Pack
+    batch: Batch
     q: torch.Tensor
     k: torch.Tensor
     v: torch.Tensor
 
     def ours(self, options: AttendOptions, layer: int = 0) -> torch.Tensor:
         """(T_pad, H, V_DIM) by the backend; stages k and v."""
-        plan = SdpaBackend().plan(self.pack, self.pool, self.q.dtype, torch.device("cpu"))
+        plan = SdpaBackend().plan(self.batch, upload(self.batch, self.q.device), self.pool, self.q.dtype)
         return plan.attend(layer, self.q, self.k, self.v, options)
 
     def plain(self, options: AttendOptions, layer: int = 0) -> np.ndarray:
         """The same by the definition; reads what `ours` staged."""
         return attend_plain(
-            self.pack,
+            self.batch,
             self.pool,
             layer,
             self.q.double().numpy(),
@@ -64,10 +64,10 @@ def make_case(
 ) -> Case:
     """One segment of random size for each kind; prefixes of 0 to 12 tokens in several extents."""
     rng = np.random.default_rng(seed)
-    pool = KVPool([LayerSpec(kv_heads, K_DIM, V_DIM)] * 2, dtype=dtype)
+    pool = KVPool([LayerSpec(kv_heads, K_DIM, V_DIM)] * 2, kv_rows=200, dtype=dtype, page_rows=3)
     prefixes = [int(rng.integers(0, 13)) for _ in kinds]
     for request in range(len(kinds)):
-        pool.open(request, 3)
+        pool.open(request, 1)  # no room is left behind it, so runs of several requests interleave
     fill = torch.Generator().manual_seed(seed)
     for step in range(4):  # prefixes grow in turns, so their extents interleave
         for request, length in enumerate(prefixes):
@@ -77,29 +77,26 @@ def make_case(
                 for layer in range(2):
                     pool.k(layer)[at] = torch.randn(rows, kv_heads, K_DIM, generator=fill, dtype=dtype)
                     pool.v(layer)[at] = torch.randn(rows, kv_heads, V_DIM, generator=fill, dtype=dtype)
-                pool.commit(request, np.arange(rows))
-    segments, pos, row = [], [], 0
+                pool.advance(request, rows)
+    parts = []
     for request, kind in enumerate(kinds):
         rows = int(rng.integers(1, 15))
         depth, visible = random_tree(rng, rows)
         offset = depth if kind is Visibility.ANCESTORS else np.arange(rows)
-        segments.append(
-            Segment(
+        words = (visible @ (np.int64(1) << np.arange(rows)))[:, None]
+        parts.append(
+            RequestRows(
                 request=request,
-                row_start=row,
-                num_rows=rows,
+                token_ids=np.zeros(rows, np.int64),
+                pos=prefixes[request] + offset,
                 prefix_len=prefixes[request],
                 prefix=pool.prefix(request),
                 staged=pool.reserve(request, rows),
                 visibility=kind,
-                visible=visible if kind is Visibility.ANCESTORS else None,
+                ancestors=words if kind is Visibility.ANCESTORS else None,
             )
         )
-        pos.append(prefixes[request] + offset)
-        row += rows
-    total = row + padding
-    pack = Pack(
-        np.zeros(total, np.int64), np.concatenate([*pos, np.zeros(padding, np.int64)]), NONE, NONE, tuple(segments)
-    )
+    total = sum(len(part.token_ids) for part in parts) + padding
+    batch = build(parts, [total])
     make = lambda n, width: torch.randn(n, total, width, generator=fill, dtype=dtype)  # noqa: E731
-    return Case(pool, pack, make(heads, K_DIM), make(kv_heads, K_DIM), make(kv_heads, V_DIM))
+    return Case(pool, batch, make(heads, K_DIM), make(kv_heads, K_DIM), make(kv_heads, V_DIM))

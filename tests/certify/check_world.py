@@ -8,13 +8,13 @@ from functools import cache
 
 import numpy as np
 import torch
+from draftwood.engine.jobs import Forward
 from families import VOCAB, family, healthy
 from stub_drafter import KnowingDrafter
 
 from draftwood.engine import Engine, EngineConfig
-from draftwood.engine.jobs import Forward
 from draftwood.engine.requests import Job
-from draftwood.engine.stages import Stages
+from draftwood.engine.step import Stages
 from draftwood.models.hf import HFTarget
 from draftwood.prompts.units import Unit
 

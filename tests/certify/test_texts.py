@@ -109,7 +109,7 @@ def test_tree_mask_bug_is_different(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_position_bug_is_different(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftwood.engine.stages.positions", lambda tree, root: root + np.arange(tree.num_rows))
+    monkeypatch.setattr("draftwood.engine.step.positions", lambda tree, root: root + np.arange(tree.num_rows))
     assert check(engine_for(units())).verdict == "different"
 
 

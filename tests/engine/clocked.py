@@ -8,12 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from decoding import random_drafter
 from families import family
 
-from draftwood.core import DraftBlock, Pack
-from draftwood.draft.base import DraftRequest
+from draftwood.batch import Batch
+from draftwood.core import Forest
+from draftwood.draft.base import Committed, DraftRequest
 from draftwood.engine import Engine, EngineConfig
 
 
@@ -35,17 +37,17 @@ class ClockedTarget:
 
     inner: Any
     clock: Clock
-    cost: Callable[[Pack], float]
-    packs: list[Pack] = field(default_factory=list)
+    cost: Callable[[Batch], float]
+    batches: list[Batch] = field(default_factory=list)
 
     @property
     def spec(self) -> Any:
         return self.inner.spec
 
-    def forward(self, pack: Pack, pool: Any, tap_layers: Sequence[int], taps: torch.Tensor | None) -> torch.Tensor:
-        self.clock.now += self.cost(pack)
-        self.packs.append(pack)
-        logits: torch.Tensor = self.inner.forward(pack, pool, tap_layers, taps)
+    def forward(self, batch: Batch, pool: Any, tap_layers: Sequence[int], taps: torch.Tensor | None) -> torch.Tensor:
+        self.clock.now += self.cost(batch)
+        self.batches.append(batch)
+        logits: torch.Tensor = self.inner.forward(batch, pool, tap_layers, taps)
         return logits
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
@@ -69,21 +71,27 @@ class ClockedDrafter:
 
     def __post_init__(self) -> None:
         self.block_size = self.inner.block_size
-        self.depth = self.inner.depth
+        self.kv_row_bytes = self.inner.kv_row_bytes
         self.target_layer_ids = self.inner.target_layer_ids
 
-    def draft(self, requests: Sequence[DraftRequest], candidates: int) -> DraftBlock:
-        self.clock.now += self.cost(requests)
-        self.asked.append(tuple(requests))
-        block: DraftBlock = self.inner.draft(requests, candidates)
-        return block
+    def allocate(self, kv_rows: int, requests: int) -> None:
+        self.inner.allocate(kv_rows, requests)
 
-    def commit(self, request: int, taps: torch.Tensor) -> None:
-        self.committed.append((request, len(taps)))
-        self.inner.commit(request, taps)
+    def open(self, request: int, token_ids: np.ndarray, rows: int) -> None:
+        self.inner.open(request, token_ids, rows)
 
-    def release(self, request: int) -> None:
-        self.inner.release(request)
+    def propose(self, wanted: Sequence[DraftRequest]) -> Forest:
+        self.clock.now += self.cost(wanted)
+        self.asked.append(tuple(wanted))
+        forest: Forest = self.inner.propose(wanted)
+        return forest
+
+    def commit(self, committed: Committed) -> None:
+        self.committed += zip(committed.requests, np.diff(committed.offsets).tolist(), strict=True)
+        self.inner.commit(committed)
+
+    def close(self, request: int) -> None:
+        self.inner.close(request)
 
 
 @dataclass
@@ -96,9 +104,9 @@ class Pair:
     drafter: ClockedDrafter
 
 
-def verify_cost(pack: Pack) -> float:
+def verify_cost(batch: Batch) -> float:
     """10 ms and 0.5 ms a row, 1 ms for each further request."""
-    return 0.010 + 0.0005 * len(pack.token_ids) + 0.001 * (len(pack.segments) - 1)
+    return 0.010 + 0.0005 * len(batch.token_ids) + 0.001 * (len(batch.requests) - 1)
 
 
 def draft_cost(requests: Sequence[DraftRequest]) -> float:
@@ -109,7 +117,7 @@ def draft_cost(requests: Sequence[DraftRequest]) -> float:
 def clocked_pair(
     folder: Path,
     *,
-    cost: Callable[[Pack], float] = verify_cost,
+    cost: Callable[[Batch], float] = verify_cost,
     prefill_chunk: int = 16,
     tick: float = 0.0,
     codec: bool = False,

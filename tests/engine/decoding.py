@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from drafter_pair import tiny_config, tiny_tensors, write_checkpoint
 from families import HIDDEN, LAYERS, VOCAB, Family, family, healthy
+from stepping import submit
 from stub_drafter import KnowingDrafter, Watched
 
 from draftwood.core import Sampling
@@ -113,12 +114,12 @@ def run(
         for index in range(len(done), len(wanted)):
             if wanted[index].arrival <= steps:
                 done.append(_submit(engine, drafter, cases[index % len(cases)], wanted[index], sampling))
-        engine.step()
+        engine.loop.step()
         engine.check_integrity()
         if after_step is not None:
             after_step(engine, done)
         steps += 1
-    assert engine.step() == []
+    assert engine.loop.step() == []
     assert engine.state.pool.requests == ()
     return done
 
@@ -126,7 +127,7 @@ def run(
 def _submit(engine: Engine, drafter: Drafter, case: str, one: Wanted, sampling: Sampling) -> Outcome:
     policy = Watched(policy_case(case))
     options = SamplingParams(len(one.text), sampling.temperature, sampling.seed, end_ids=frozenset())
-    request = engine.submit(one.prompt, policy, options)
+    request = submit(engine, one.prompt, policy, options)
     if isinstance(drafter, KnowingDrafter):
         drafter.know(request.id, [*one.prompt, *one.text], one.dice)
     return Outcome(request, one, policy.outcomes)

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from stepping import submit
 from stub_drafter import KnowingDrafter
 
+from draftwood.batch import Batch
 from draftwood.cache import KVPool, LayerSpec
-from draftwood.core import Pack
 from draftwood.draft.base import DraftRequest
 from draftwood.engine import Engine, EngineConfig, Request, SamplingParams
 from draftwood.models.base import TargetSpec
@@ -28,24 +29,23 @@ class ScriptedTarget:
     scripts: dict[int, list[int]] = field(default_factory=dict)
     context_limit: int = 4096
     calls: int = 0
-    packs: list[Pack] = field(default_factory=list)
+    batches: list[Batch] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         layers = (LayerSpec(1, 1, 1),)
         cpu = torch.device("cpu")
         self.spec = TargetSpec("scripted", 1, 1, self.vocab, self.vocab, self.context_limit, layers, torch.float32, cpu)
 
-    def forward(self, pack: Pack, pool: KVPool, tap_layers: Sequence[int], taps: torch.Tensor | None) -> torch.Tensor:
+    def forward(self, batch: Batch, pool: KVPool, tap_layers: Sequence[int], taps: torch.Tensor | None) -> torch.Tensor:
         self.calls += 1
-        self.packs.append(pack)
-        following = np.zeros(len(pack.pos), np.int64)
-        for segment in pack.segments:
-            rows = slice(segment.row_start, segment.row_start + segment.num_rows)
-            script = self.scripts[segment.request]
-            following[rows] = [script[pos + 1] if pos + 1 < len(script) else 0 for pos in pack.pos[rows]]
+        self.batches.append(batch)
+        following = np.zeros(len(batch.pos), np.int64)
+        for index, request in enumerate(batch.requests):
+            rows, script = batch.rows(index), self.scripts[request]
+            following[rows] = [script[pos + 1] if pos + 1 < len(script) else 0 for pos in batch.pos[rows]]
         if taps is not None:
             taps.zero_()
-        return torch.nn.functional.one_hot(torch.from_numpy(following[pack.logit_rows]), self.vocab).float()
+        return torch.nn.functional.one_hot(torch.from_numpy(following[batch.logit_rows]), self.vocab).float()
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         return torch.zeros(len(token_ids), 1)
@@ -76,7 +76,7 @@ class Play:
     ) -> Request:
         """Queue a request whose script is `prompt` followed by `text`; `options` of the policy and the request."""
         budget = {key: options.pop(key) for key in ("budget", "candidates") if key in options}
-        request = self.engine.submit(prompt, make_policy(policy, **budget), SamplingParams(**options))  # type: ignore[arg-type]
+        request = submit(self.engine, prompt, make_policy(policy, **budget), SamplingParams(**options))  # type: ignore[arg-type]
         self.expect(request.id, text, prompt, dice)
         return request
 
@@ -85,7 +85,7 @@ class Play:
         self.drafter.know(request, self.target.scripts[request], dice)
 
     def finish(self) -> None:
-        while self.engine.step():
+        while self.engine.loop.step():
             self.engine.check_integrity()
         assert self.engine.state.pool.requests == () and self.drafter.taps == {}
 

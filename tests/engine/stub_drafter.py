@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from draftwood.core import DraftBlock
-from draftwood.draft.base import DraftRequest
+from draftwood.core import DraftBlock, Forest
+from draftwood.draft.base import Committed, DraftRequest
 from draftwood.policy import Policy, PolicyState, RoundCosts, RoundOutcome
+from draftwood.tree.grow import GrowLimits, grow_forest
 
 TOP_SCORE = 0.6
 
@@ -35,18 +36,30 @@ class KnowingDrafter:
     dice: dict[int, int] = field(default_factory=dict)
     """What a request's luck is drawn from, by request id."""
     taps: dict[int, list[torch.Tensor]] = field(default_factory=dict)
-    released: list[int] = field(default_factory=list)
+    tokens: dict[int, list[int]] = field(default_factory=dict)
+    """Committed tokens by request id, as they came with the taps."""
+    closed: list[int] = field(default_factory=list)
     asked: list[DraftRequest] = field(default_factory=list)
 
-    @property
-    def depth(self) -> int:
-        return self.block_size - 1
+    kv_row_bytes: int = 0
 
     def know(self, request: int, text: Sequence[int], dice: int) -> None:
         self.texts[request] = list(text)
         self.dice[request] = dice
 
-    def draft(self, requests: Sequence[DraftRequest], candidates: int) -> DraftBlock:
+    def allocate(self, kv_rows: int, requests: int) -> None:
+        assert not self.taps, "requests are open"
+
+    def open(self, request: int, token_ids: np.ndarray, rows: int) -> None:
+        assert request not in self.taps, "open already"
+        assert self.texts[request][: len(token_ids)] == token_ids.tolist() and rows >= len(token_ids)
+        self.taps[request], self.tokens[request] = [], []
+
+    def propose(self, wanted: Sequence[DraftRequest]) -> Forest:
+        block = self.score(wanted, max(item.candidates for item in wanted))
+        return grow_forest(block, [limits_of(item) for item in wanted])
+
+    def score(self, requests: Sequence[DraftRequest], candidates: int) -> DraftBlock:
         depths = np.array([request.block_size - 1 for request in requests], dtype=np.int64)
         kept = min(candidates, self.candidates)
         shape = (len(requests), int(depths.max()), 1, kept)
@@ -60,12 +73,20 @@ class KnowingDrafter:
                 block.logp[index, depth, 0] = np.log([TOP_SCORE] + [behind] * (kept - 1))
         return block
 
-    def commit(self, request: int, taps: torch.Tensor) -> None:
-        self.taps.setdefault(request, []).append(taps.clone())
+    def commit(self, committed: Committed) -> None:
+        assert committed.taps is not None and len(committed.taps) == len(committed.token_ids) == committed.offsets[-1]
+        for at, request in enumerate(committed.requests):
+            rows = slice(int(committed.offsets[at]), int(committed.offsets[at + 1]))
+            before = self.rows(request)
+            tokens = committed.token_ids[rows].tolist()
+            assert tokens == self.texts[request][before : before + len(tokens)], "committed tokens are not the text's"
+            self.taps[request].append(committed.taps[rows].clone())
+            self.tokens[request] += tokens
 
-    def release(self, request: int) -> None:
+    def close(self, request: int) -> None:
         self.taps.pop(request, None)
-        self.released.append(request)
+        self.tokens.pop(request, None)
+        self.closed.append(request)
 
     def rows(self, request: int) -> int:
         """Committed rows of a request."""
@@ -95,6 +116,11 @@ def thrown(vocab: int, candidates: int, dice: tuple[int, ...], true: int) -> np.
     if true >= 0 and luck < 0.9:
         ids[0 if luck < 0.7 else rank] = true
     return ids
+
+
+def limits_of(item: DraftRequest) -> GrowLimits:
+    """What a request's tree may become."""
+    return GrowLimits(item.pending, item.candidates, item.max_nodes, item.max_depth)
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def test_the_bundled_drafter_is_often_right(engine: Engine) -> None:
 def test_stream_and_text_agree(engine: Engine) -> None:
     assert engine.codec is not None
     pieces = list(engine.stream(PROMPTS["chat"], policy="ddtree", budget=16, max_tokens=TOKENS))
-    result = pieces[-1].generation
+    result = pieces[-1].output
     assert result is not None and result.text == "".join(piece.text for piece in pieces)
     assert result.text == engine.codec.tokenizer.decode(result.token_ids, skip_special_tokens=True)
     assert all(piece.text for piece in pieces)

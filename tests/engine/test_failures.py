@@ -15,12 +15,13 @@ import torch
 from decoding import POLICY_CASES, RAGGED, greedy_wanted, knowing, policy_case, random_drafter
 from families import CONTEXT_LIMIT, VOCAB, Family, family
 from scripted import Play
+from stepping import submit
 
 from draftwood.attention import SdpaBackend
 from draftwood.core import DraftBlock, Pack
 from draftwood.draft.base import DraftRequest
 from draftwood.engine import Engine, EngineConfig, Request, SamplingParams
-from draftwood.engine.stages import STAGE_NAMES, Stages
+from draftwood.engine.step import STAGE_NAMES, Stages
 from draftwood.errors import CostError, DraftwoodError, NonFiniteLogitsError, RequestError, UsageError
 from draftwood.models.hf import HFTarget
 from draftwood.policy import make_policy
@@ -53,8 +54,8 @@ def clean_prompts(made: Family, count: int, tokens: int) -> list[tuple[tuple[int
 
 
 def run_beside(engine: Engine, prompts: list[tuple[int, ...]], case: str, tokens: int) -> list[Request]:
-    requests = [engine.submit(p, policy_case(case), SamplingParams(tokens, end_ids=frozenset())) for p in prompts]
-    while engine.step():
+    requests = [submit(engine, p, policy_case(case), SamplingParams(tokens, end_ids=frozenset())) for p in prompts]
+    while engine.loop.step():
         engine.check_integrity()
     assert engine.state.pool.requests == ()
     return requests
@@ -85,9 +86,9 @@ def test_a_text_that_reaches_nan_stops_at_the_same_place_under_every_policy(case
     at = text.index(BROKEN)
     drafter = knowing()
     engine = Engine(made.target, drafter)
-    request = engine.submit(prompt, policy_case(case), SamplingParams(20, end_ids=frozenset()))
+    request = submit(engine, prompt, policy_case(case), SamplingParams(20, end_ids=frozenset()))
     drafter.know(request.id, [*prompt, *text], 0)
-    while engine.step():
+    while engine.loop.step():
         engine.check_integrity()
     assert request.token_ids == text[: at + 1] and request.finish_reason == "error"
     assert str(request.error).startswith(f"logits that decide position {len(prompt) + at + 1} contain nan")
@@ -113,11 +114,11 @@ def test_drafting_a_token_that_gives_nan_changes_nothing(case: str) -> None:
     clean = clean_prompts(made, 4, 24)
     requests = []
     for dice, (prompt, text) in enumerate(clean):
-        requests.append(engine.submit(prompt, policy_case(case), SamplingParams(24, end_ids=frozenset())))
+        requests.append(submit(engine, prompt, policy_case(case), SamplingParams(24, end_ids=frozenset())))
         drafter.know(requests[-1].id, [*prompt, *text], dice)
     packs: list[Pack] = []
-    with engine.replacing_stages(lambda stages: replace(stages, pack=kept(stages.pack, packs))):
-        while engine.step():
+    with engine.loop.watching(lambda stages: replace(stages, pack=kept(stages.pack, packs))):
+        while engine.loop.step():
             engine.check_integrity()
     assert sum(BROKEN in pack.token_ids for pack in packs) >= 3
     assert [request.token_ids for request in requests] == [text for _, text in clean]
@@ -141,7 +142,7 @@ def test_generate_raises_the_error_after_all_have_ended() -> None:
         engine.generate([[1, 2, 3], [BROKEN, 4]], policy="ar", max_tokens=3)
     with pytest.raises(NonFiniteLogitsError, match="position 2 "):
         list(engine.stream([BROKEN, 4], policy="ar", max_tokens=3))
-    assert engine.state.pool.requests == () and engine.step() == []
+    assert engine.state.pool.requests == () and engine.loop.step() == []
 
 
 class SometimesNan:
@@ -169,11 +170,11 @@ def test_a_drafter_that_gives_nan_stops_that_request_alone() -> None:
     requests = []
     for one in wanted:
         requests.append(
-            engine.submit(one.prompt, policy_case("ddtree7"), SamplingParams(len(one.text), end_ids=frozenset()))
+            submit(engine, one.prompt, policy_case("ddtree7"), SamplingParams(len(one.text), end_ids=frozenset()))
         )
         inner.know(requests[-1].id, [*one.prompt, *one.text], one.dice)
     drafter.bad = requests[2].id
-    while engine.step():
+    while engine.loop.step():
         engine.check_integrity()
     assert requests[2].finish_reason == "error" and str(drafter.bad) in str(requests[2].error)
     assert 1 < len(requests[2].token_ids) < len(wanted[2].text)
@@ -188,8 +189,8 @@ def test_nan_in_a_real_drafter_names_the_request(tmp_path: Path) -> None:
     with torch.no_grad():
         drafter.model.norm.weight[0] = torch.nan
     engine = Engine(made.target, drafter)
-    request = engine.submit([1, 2, 3], make_policy("chain"), SamplingParams(8, end_ids=frozenset()))
-    while engine.step():
+    request = submit(engine, [1, 2, 3], make_policy("chain"), SamplingParams(8, end_ids=frozenset()))
+    while engine.loop.step():
         engine.check_integrity()
     assert isinstance(request.error, NonFiniteLogitsError)
     assert str(request.error) == f"request {request.id}: drafter's scores of position 4 are not finite"
@@ -216,12 +217,12 @@ def test_an_interrupt_leaves_the_engine_usable(name: str, tmp_path: Path) -> Non
 
         return replace(stages, **{name: run})
 
-    with engine.replacing_stages(interrupting), pytest.raises(KeyboardInterrupt):
+    with engine.loop.watching(interrupting), pytest.raises(KeyboardInterrupt):
         engine.generate(prompts, policy="ddtree", budget=7, max_tokens=12)
     for pool in (engine.state.pool, drafter.pool):
         pool.check_integrity()
-        assert pool.requests == () and pool.free_rows == pool.kv_rows - 1
-    assert engine.step() == []
+        assert pool.requests == () and pool.free_rows == pool.kv_rows
+    assert engine.loop.step() == []
     results = engine.generate(prompts, policy="ddtree", budget=7, max_tokens=12)
     assert [result.token_ids for result in results] == expected
 
@@ -248,7 +249,7 @@ def test_bad_prompts_are_refused_before_anything_runs(prompt: Any, message: str)
         engine.generate([[1, 2], prompt], policy="ar", max_tokens=4)
     place = "prompts[1]: " if isinstance(caught.value, RequestError) else ""
     assert str(caught.value) == place + message
-    assert engine.step() == [] and engine.state.pool.requests == ()
+    assert engine.loop.step() == [] and engine.state.pool.requests == ()
 
 
 @pytest.mark.parametrize(
@@ -277,7 +278,7 @@ def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         play.engine.generate([[1, 2]], **{"policy": "ar", **options})
     assert "\n" not in str(caught.value)
-    assert play.engine.step() == []
+    assert play.engine.loop.step() == []
 
 
 def test_policies_need_their_parts() -> None:
@@ -293,7 +294,7 @@ def test_policies_need_their_parts() -> None:
     play = Play()
     with pytest.raises(CostError, match="policy 'ratio' needs costs"):
         play.submit([5, 6], "ratio")
-    assert play.engine.step() == []
+    assert play.engine.loop.step() == []
 
 
 @pytest.mark.parametrize("name", ["prefill_chunk", "max_requests", "max_kv_rows"])
@@ -307,9 +308,9 @@ def test_a_refused_request_leaves_running_ones_alone() -> None:
     text = list(range(10, 50))
     request = play.submit(text, "ddtree", budget=7, max_tokens=20, end_ids=frozenset())
     for bad in ([], [64], [1] * 5000):
-        play.engine.step()
+        play.engine.loop.step()
         with pytest.raises(RequestError):
-            play.engine.submit(bad, make_policy("ar"), SamplingParams(4))
+            submit(play.engine, bad, make_policy("ar"), SamplingParams(4))
     play.finish()
     assert request.token_ids == text[:20]
 

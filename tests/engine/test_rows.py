@@ -10,6 +10,7 @@ import pytest
 import torch
 from decoding import Outcome, Wanted, greedy_wanted, knowing, policy_case, run
 from families import CONTEXT_LIMIT, FAMILIES, HIDDEN, LAYERS, VOCAB, Family, family
+from stepping import submit
 from stub_drafter import KnowingDrafter, Watched
 from transformers import DynamicCache
 
@@ -161,10 +162,10 @@ def run_unbounded(made: Family, drafter: KnowingDrafter, case: str, wanted: list
     done = []
     for one in wanted:
         policy = Watched(policy_case(case))
-        request = engine.submit(one.prompt, policy, SamplingParams(1000, end_ids=frozenset()))
+        request = submit(engine, one.prompt, policy, SamplingParams(1000, end_ids=frozenset()))
         drafter.know(request.id, [*one.prompt, *one.text], one.dice)
         done.append(Outcome(request, one, policy.outcomes))
-    while engine.step():
+    while engine.loop.step():
         engine.check_integrity()
     return done
 

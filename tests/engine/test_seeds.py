@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from families import family
+from stepping import submit
 
 from draftwood.core import Sampling
 from draftwood.engine import Engine, SamplingParams
@@ -16,10 +17,12 @@ def test_seeded_texts_in_one_batch_equal_their_plain_draws() -> None:
     settings = [(0.7, 5, 0), (0.7, 5, 1), (0.7, 6, 0), (1.3, 5, 0), (0.7, 5, 0)]
     engine = Engine(made.target)
     requests = [
-        engine.submit(PROMPT, make_policy("ar"), SamplingParams(24, temperature, seed, completion, end_ids=frozenset()))
+        submit(
+            engine, PROMPT, make_policy("ar"), SamplingParams(24, temperature, seed, completion, end_ids=frozenset())
+        )
         for temperature, seed, completion in settings
     ]
-    while engine.step():
+    while engine.loop.step():
         pass
     texts = [request.token_ids for request in requests]
     assert texts == [made.sampled(PROMPT, 24, Sampling(*setting)) for setting in settings]

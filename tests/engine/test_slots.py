@@ -50,20 +50,20 @@ def test_twenty_requests_over_four_slots_equal_their_solo_runs(kind: str, tmp_pa
     engine = Engine(made.target, drafter, config=EngineConfig(prefill_chunk=16, max_requests=4))
     requests = {}
     for index in order:
-        requests[index] = submit(engine, drafter, CASES[index % len(CASES)], wanted[index])
-    while engine.step():
+        requests[index] = enter(engine, drafter, CASES[index % len(CASES)], wanted[index])
+    while engine.loop.step():
         engine.check_integrity()
         assert len(engine.state.running) <= 4
     for index, request in requests.items():
         assert request.token_ids == wanted[index].text
         assert history(request) == solo[index]
     assert engine.state.pool.requests == ()
-    assert engine.state.pool.free_rows == engine.state.pool.kv_rows - 1
+    assert engine.state.pool.free_rows == engine.state.pool.kv_rows
 
 
-def submit(engine: Engine, drafter: object, case: str, one: Wanted) -> Request:
+def enter(engine: Engine, drafter: object, case: str, one: Wanted) -> Request:
     options = SamplingParams(len(one.text), end_ids=frozenset())
-    request = engine.submit(one.prompt, policy_case(case), options)
+    request = submit(engine, one.prompt, policy_case(case), options)
     if isinstance(drafter, KnowingDrafter):
         drafter.know(request.id, [*one.prompt, *one.text], one.dice)
     return request
@@ -75,8 +75,8 @@ def test_the_same_prompt_five_times_gives_the_same_rounds(tmp_path: Path) -> Non
     engine = Engine(made.target, random_drafter(tmp_path, made))
     seen = []
     for _ in range(5):
-        request = submit(engine, None, "ddtree7", one)
-        while engine.step():
+        request = enter(engine, None, "ddtree7", one)
+        while engine.loop.step():
             pass
         seen.append((request.token_ids, history(request)))
     assert seen == [seen[0]] * 5
@@ -91,25 +91,25 @@ def test_after_two_hundred_requests_with_aborts_everything_is_free(tmp_path: Pat
     for number in range(200):
         prompt = rng.integers(0, VOCAB, rng.integers(1, 40)).tolist()
         policy = make_policy("ddtree", budget=int(rng.integers(0, 20)))
-        alive.append(engine.submit(prompt, policy, SamplingParams(int(rng.integers(1, 6)), end_ids=frozenset())))
+        alive.append(submit(engine, prompt, policy, SamplingParams(int(rng.integers(1, 6)), end_ids=frozenset())))
         if number % 3 == 0:
-            engine.step()
+            engine.loop.step()
         if rng.random() < 0.4:
             gone = alive[int(rng.integers(0, len(alive)))]
             before = gone.finish_reason
-            engine.abort(gone)
+            engine.loop.abort(gone)
             assert gone.finish_reason == (before or "abort")
         engine.check_integrity()
         drafter.pool.check_integrity()
     for request in alive[::2]:
-        engine.abort(request)
-        engine.abort(request)
-    while engine.step():
+        engine.loop.abort(request)
+        engine.loop.abort(request)
+    while engine.loop.step():
         engine.check_integrity()
     assert all(request.finished for request in alive)
     assert {request.finish_reason for request in alive} == {"abort", "length"}
     for pool in (engine.state.pool, drafter.pool):
-        assert pool.requests == () and pool.free_rows == pool.kv_rows - 1
+        assert pool.requests == () and pool.free_rows == pool.kv_rows
         pool.check_integrity()
     assert drafter._queue == {} and engine.state.waiting == [] == engine.state.running
 
@@ -136,16 +136,16 @@ def test_an_abort_leaves_the_neighbours_alone() -> None:
     wanted = greedy_wanted("gemma2", "float64", RAGGED[:3])
     drafter = knowing()
     engine = Engine(made.target, drafter, config=EngineConfig(prefill_chunk=8))
-    requests = [submit(engine, drafter, "ddtree64", one) for one in wanted]
+    requests = [enter(engine, drafter, "ddtree64", one) for one in wanted]
     for _ in range(5):
-        engine.step()
+        engine.loop.step()
     assert len(requests[0].token_ids) > 3 and not requests[0].finished
     before = list(requests[0].token_ids)
-    engine.abort(requests[0])
-    while engine.step():
+    engine.loop.abort(requests[0])
+    while engine.loop.step():
         engine.check_integrity()
     assert requests[0].token_ids == before == wanted[0].text[: len(before)]
-    assert engine.result(requests[0]).finish_reason == "abort"
+    assert engine.output(requests[0]).finish_reason == "abort"
     assert [request.token_ids for request in requests[1:]] == [one.text for one in wanted[1:]]
 
 
@@ -161,19 +161,19 @@ def test_prefill_in_chunks_drafts_as_well_as_in_one(name: str, tmp_path: Path) -
         for size, neighbour in ((512, False), (chunk, False), (chunk, True)):
             engine = Engine(made.target, drafter, config=EngineConfig(prefill_chunk=size))
             if neighbour:
-                beside = engine.submit((5, 4, 3), policy_case("ddtree7"), SamplingParams(40, end_ids=frozenset()))
-                engine.step()
-                engine.step()
-            request = submit(engine, drafter, "ddtree64", one)
+                beside = submit(engine, (5, 4, 3), policy_case("ddtree7"), SamplingParams(40, end_ids=frozenset()))
+                engine.loop.step()
+                engine.loop.step()
+            request = enter(engine, drafter, "ddtree64", one)
             steps = 0
             while not request.finished:
-                engine.step()
+                engine.loop.step()
                 steps += request.in_prefill
             assert request.token_ids == one.text
             assert steps == (0 if size == 512 else -(-length // chunk) - 1)
             if neighbour:
                 assert len(beside.rounds) > 1
-                engine.abort(beside)
+                engine.loop.abort(beside)
             histories.append(history(request))
         assert histories == [histories[0]] * 3
 
@@ -198,7 +198,7 @@ def test_a_bounded_pool_makes_requests_wait_and_refuses_what_never_fits() -> Non
     requests = [play.submit(text, "ddtree", budget=7, max_tokens=20, end_ids=frozenset(), dice=n) for n in range(4)]
     with pytest.raises(RequestError, match="request may need 71 KV rows: expected at most 59"):
         play.submit(text, "ddtree", budget=7, max_tokens=60)
-    while play.engine.step():
+    while play.engine.loop.step():
         play.engine.check_integrity()
         assert len(play.engine.state.running) <= 1 + 1
         assert play.engine.state.pool.kv_rows <= 60
@@ -224,9 +224,9 @@ def test_threads_share_an_engine(tmp_path: Path) -> None:
             else:
                 pieces = list(engine.stream(one.prompt, policy=name, max_tokens=len(one.text), **options))
                 results[index] = [token for piece in pieces for token in piece.token_ids]
-                assert pieces[-1].generation is not None
-                assert pieces[-1].generation.token_ids == results[index]
-                assert all(piece.generation is None for piece in pieces[:-1])
+                assert pieces[-1].output is not None
+                assert pieces[-1].output.token_ids == results[index]
+                assert all(piece.output is None for piece in pieces[:-1])
         except BaseException as error:  # noqa: BLE001 - a thread must hand its failure to the test
             failures.append(error)
 
@@ -238,7 +238,7 @@ def test_threads_share_an_engine(tmp_path: Path) -> None:
     assert failures == []
     assert results == {index: one.text for index, one in enumerate(wanted)}
     for pool in (engine.state.pool, drafter.pool):
-        assert pool.requests == () and pool.free_rows == pool.kv_rows - 1
+        assert pool.requests == () and pool.free_rows == pool.kv_rows
 
 
 def test_a_stream_whose_request_another_thread_advances() -> None:
@@ -251,9 +251,9 @@ def test_a_stream_whose_request_another_thread_advances() -> None:
         for piece in engine.stream(one.prompt, policy="ar", max_tokens=len(one.text)):
             pieces.append(piece)
             for _ in range(steps_between):
-                engine.step()
+                engine.loop.step()
         assert [token for piece in pieces for token in piece.token_ids] == one.text
-        assert pieces[-1].generation is not None and pieces[-1].generation.token_ids == one.text
+        assert pieces[-1].output is not None and pieces[-1].output.token_ids == one.text
 
 
 def test_closing_a_stream_aborts_its_request() -> None:
@@ -264,7 +264,7 @@ def test_closing_a_stream_aborts_its_request() -> None:
     assert next(stream).token_ids == one.text[:1]
     stream.close()  # type: ignore[attr-defined]
     engine.stream(one.prompt, policy="ar", max_tokens=50).close()  # type: ignore[attr-defined]  # never started
-    assert engine.step() == [] and engine.state.pool.requests == ()
+    assert engine.loop.step() == [] and engine.state.pool.requests == ()
 
 
 def test_rounds_say_what_happened() -> None:

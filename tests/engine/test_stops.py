@@ -11,6 +11,7 @@ import torch
 from decoding import SOLO, greedy_wanted, knowing, policy_case, random_drafter, run
 from families import family
 from scripted import PROMPT, Play
+from stepping import submit
 
 from draftwood.engine import Engine, EngineConfig, Request, SamplingParams
 from draftwood.policy import make_policy
@@ -36,7 +37,7 @@ def test_every_cap_is_met_exactly(policy: str, options: dict[str, Any], sure: bo
     for cap, request in enumerate(requests, start=1):
         assert (request.token_ids, request.finish_reason) == (TEXT[:cap], "length")
         assert_counts(request)
-        result = play.engine.result(request)
+        result = play.engine.output(request)
         assert result.token_ids == TEXT[:cap] and result.prompt_tokens == len(PROMPT)
 
 
@@ -74,7 +75,7 @@ def test_an_end_token_from_prefill_gives_no_rounds(policy: str, options: dict[st
     play = Play()
     request = play.submit([END, *TEXT], policy, end_ids=frozenset({END}), **options)
     play.finish()
-    result = play.engine.result(request)
+    result = play.engine.output(request)
     assert (result.token_ids, result.finish_reason, result.text, result.rounds) == ([END], "stop", "", [])
     assert result.mean_committed is None and result.tokens_per_s is None
     assert play.target.calls == 1 and play.drafter.asked == []
@@ -122,9 +123,9 @@ def test_every_block_size(case: str, block_size: int) -> None:
     drafter = knowing()
     engine = Engine(made.target, drafter)
     options = SamplingParams(len(wanted.text), block_size=block_size, end_ids=frozenset())
-    request = engine.submit(wanted.prompt, policy_case(case), options)
+    request = submit(engine, wanted.prompt, policy_case(case), options)
     drafter.know(request.id, [*wanted.prompt, *wanted.text], 0)
-    while engine.step():
+    while engine.loop.step():
         engine.check_integrity()
     assert request.token_ids == wanted.text
     assert max(record.committed for record in request.rounds) <= block_size
@@ -139,8 +140,8 @@ def test_more_candidates_than_the_vocabulary_has(tmp_path: Path) -> None:
     for candidates in (64, 1024):
         engine = Engine(made.target, random_drafter(tmp_path / str(candidates), made))
         policy = make_policy("ddtree", budget=128, candidates=candidates)
-        request = engine.submit(wanted.prompt, policy, SamplingParams(20, end_ids=frozenset()))
-        while engine.step():
+        request = submit(engine, wanted.prompt, policy, SamplingParams(20, end_ids=frozenset()))
+        while engine.loop.step():
             engine.check_integrity()
         assert request.token_ids == wanted.text[:20]
         rounds.append(request.rounds)
@@ -172,8 +173,8 @@ def test_a_prompt_and_a_text_may_contain_the_mask_token(tmp_path: Path) -> None:
     prompt, text = found
     for case in ("chain", "ddtree64"):
         engine = Engine(made.target, drafter)
-        request = engine.submit(prompt, policy_case(case), SamplingParams(24, end_ids=frozenset()))
-        while engine.step():
+        request = submit(engine, prompt, policy_case(case), SamplingParams(24, end_ids=frozenset()))
+        while engine.loop.step():
             engine.check_integrity()
         assert request.token_ids == text and mask in request.token_ids
 
@@ -191,9 +192,9 @@ def test_end_tokens_of_a_real_model(name: str) -> None:
     drafter = knowing()
     for case in ("ar", "chain", "ddtree64"):
         engine = Engine(made.target, drafter, config=EngineConfig(prefill_chunk=5))
-        request = engine.submit(wanted.prompt, policy_case(case), SamplingParams(48, end_ids=frozenset(ends)))
+        request = submit(engine, wanted.prompt, policy_case(case), SamplingParams(48, end_ids=frozenset(ends)))
         drafter.know(request.id, [*wanted.prompt, *wanted.text], 0)
-        while engine.step():
+        while engine.loop.step():
             engine.check_integrity()
         assert request.token_ids == expected and request.finish_reason == "stop"
     assert run(made, drafter, ["chain"], [wanted])[0].request.token_ids == wanted.text

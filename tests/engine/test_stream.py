@@ -49,8 +49,8 @@ def test_pieces_joined_are_the_text(options: dict[str, Any], sure: bool) -> None
     play = Play(vocab=len(codec.tokenizer), codec=codec, sure=sure)
     for text in TEXTS:
         pieces = pieces_of(play, codec, text, "a", **options)
-        result = pieces[-1].generation
-        assert result is not None and all(piece.generation is None for piece in pieces[:-1])
+        result = pieces[-1].output
+        assert result is not None and all(piece.output is None for piece in pieces[:-1])
         assert "".join(piece.text for piece in pieces) == result.text == text
         ids = [token for piece in pieces for token in piece.token_ids]
         assert ids == result.token_ids and result.finish_reason == "stop"
@@ -68,9 +68,9 @@ def test_a_text_cut_inside_a_code_point_ends_with_its_replacement() -> None:
     codec = make_codec()
     play = Play(vocab=len(codec.tokenizer), codec=codec)
     pieces = pieces_of(play, codec, "ab😀", "a", policy="ar", max_tokens=4)
-    assert pieces[-1].generation is not None
-    assert "".join(piece.text for piece in pieces) == pieces[-1].generation.text
-    assert pieces[-1].generation.text.startswith("ab") and pieces[-1].generation.finish_reason == "length"
+    assert pieces[-1].output is not None
+    assert "".join(piece.text for piece in pieces) == pieces[-1].output.text
+    assert pieces[-1].output.text.startswith("ab") and pieces[-1].output.finish_reason == "length"
     assert "\ufffd" not in "".join(piece.text for piece in pieces[:-1])
 
 
@@ -81,7 +81,7 @@ def test_the_first_piece_keeps_its_rules_about_blanks() -> None:
     script = [vocab[piece] for piece in ("▁the", "▁cat", "s", "▁", "a", ".")]
     play.expect(0, [*script, codec.tokenizer.eos_token_id], prompt=[vocab["a"]])
     pieces = list(play.engine.stream([vocab["a"]], policy="ar"))
-    result = pieces[-1].generation
+    result = pieces[-1].output
     assert result is not None
     assert "".join(piece.text for piece in pieces) == result.text == codec.tokenizer.decode(script)
     assert [piece.text for piece in pieces[:3]] == ["the", " cat", "s"]
@@ -91,7 +91,7 @@ def test_the_end_token_is_kept_in_ids_and_left_out_of_the_text() -> None:
     codec = make_codec()
     play = Play(vocab=len(codec.tokenizer), codec=codec)
     (piece,) = pieces_of(play, codec, "", "a", policy="ddtree", budget=4)
-    result = piece.generation
+    result = piece.output
     assert result is not None
     assert (result.token_ids, result.text, piece.text) == ([codec.tokenizer.eos_token_id], "", "")
     assert (result.finish_reason, result.rounds) == ("stop", [])

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from clocked import Clock, Pair, clocked_pair, draft_cost, toy_codec, verify_cost
+from stepping import submit
 
 from draftwood.core import Visibility
 from draftwood.cost import CostProfile, Identity
@@ -180,11 +181,11 @@ class TestStand:
     def test_a_request_in_flight_is_not_disturbed(self, pair: Pair) -> None:
         def text(measuring: bool) -> list[int]:
             options = SamplingParams(20, end_ids=frozenset())
-            request = pair.engine.submit([1, 2, 3, 4], make_policy("ddtree", budget=5), options)
+            request = submit(pair.engine, [1, 2, 3, 4], make_policy("ddtree", budget=5), options)
             for number in range(60):
                 if measuring and number == 3:
                     pair.engine.ensure_costs(notify=lambda line: None)
-                pair.engine.step()
+                pair.engine.loop.step()
             assert request.finished
             return request.token_ids
 

@@ -106,7 +106,7 @@ class TestEngine:
         plain = pair.engine.generate([[1, 2, 3]], policy="ar", max_tokens=12)[0]
         assert first.token_ids == plain.token_ids
         pair.engine.codec = None
-        (last,) = [piece.generation for piece in pair.engine.stream([1, 2, 3], max_tokens=12) if piece.generation]
+        (last,) = [piece.output for piece in pair.engine.stream([1, 2, 3], max_tokens=12) if piece.output]
         assert last.policy == "auto" and last.token_ids == plain.token_ids and len(said) == 1
         assert all(record.predicted_s is not None for record in last.rounds)
 
