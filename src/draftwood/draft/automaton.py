@@ -17,9 +17,9 @@ from ..tree.kernel import compiled, first_call
 
 ROOT_STATE = 0
 NONE = -1
-LENGTH, LINK, COUNT, LATEST, EDGE = range(5)
+LENGTH, LINK, COUNT, LATEST, EDGE, DEGREE = range(6)
 """Columns of a state: tokens of its longest substring, suffix link, occurrences, index of the last token of the latest
-occurrence, first edge."""
+occurrence, first edge, number of edges."""
 STATE, TOKEN, TARGET, NEXT = range(4)
 """Columns of an edge: the state that it leaves, its token, the state that it enters, next edge of the same state."""
 TOKENS, STATES, EDGES, LAST = range(4)
@@ -35,7 +35,7 @@ class Automaton(NamedTuple):
     text: np.ndarray
     """(C,) int32."""
     states: np.ndarray
-    """(2C, 5) int32; the root has no link and no occurrences of its own are counted."""
+    """(2C, 6) int32; the root has no link and no occurrences of its own are counted."""
     edges: np.ndarray
     """(3C, 4) int32; those of one state are a list from its EDGE on, newest first."""
     slots: np.ndarray
@@ -73,6 +73,7 @@ def _add_edge(automaton: Automaton, state: int, token: int, target: int) -> None
     automaton.edges[edge, TARGET] = target
     automaton.edges[edge, NEXT] = automaton.states[state, EDGE]
     automaton.states[state, EDGE] = edge
+    automaton.states[state, DEGREE] += 1
     automaton.slots[_slot_of(automaton, state, token)] = edge
 
 
@@ -85,6 +86,7 @@ def _add_state(automaton: Automaton, length: int, count: int, latest: int) -> in
     automaton.states[state, COUNT] = count
     automaton.states[state, LATEST] = latest
     automaton.states[state, EDGE] = NONE
+    automaton.states[state, DEGREE] = 0
     return state
 
 
@@ -194,7 +196,7 @@ def _rehash(automaton: Automaton) -> None:
 def build(token_ids: np.ndarray) -> Automaton:
     """The automaton of `token_ids` (P,) int64, in linear time, with some room to spare."""
     automaton = _empty(_capacity(len(token_ids) + _SPARE_TOKENS))
-    automaton.states[ROOT_STATE] = (0, NONE, 0, NONE, NONE)
+    automaton.states[ROOT_STATE] = (0, NONE, 0, NONE, NONE, 0)
     automaton.sizes[STATES] = 1
     _build(automaton, np.require(token_ids, np.int64, ("C", "W")))
     return automaton
@@ -221,7 +223,7 @@ def _empty(capacity: int) -> Automaton:
     return Automaton(
         sizes=np.zeros(4, np.int64),
         text=np.empty(capacity, np.int32),
-        states=np.empty((2 * capacity, 5), np.int32),
+        states=np.empty((2 * capacity, 6), np.int32),
         edges=np.empty((3 * capacity, 4), np.int32),
         slots=np.full(8 * capacity, NONE, np.int32),
     )
