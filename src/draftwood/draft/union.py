@@ -1,0 +1,104 @@
+"""Several drafters as one: each proposes, and the engine verifies the union of their trees.
+
+It pays where drafters are right about different tokens: a block drafter about new text, a suffix drafter about text
+that repeats. Their scores are compared as they are, so each part's should be probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+import numpy as np
+
+from ..core import TREE_COLUMNS, Forest
+from ..errors import UnsupportedError, UsageError
+from ..tree.merge import merge
+from .base import Committed, Drafter, DraftRequest
+
+
+class UnionDrafter:
+    """Asks two or more drafters and merges their trees; satisfies `Drafter`."""
+
+    def __init__(self, parts: Sequence[Drafter]) -> None:
+        """Join `parts`, in the order in which equally likely nodes are kept.
+
+        Raises UsageError for fewer than two, UnsupportedError when more than one taps the target.
+        """
+        if len(parts) < 2:
+            raise UsageError(f"union of {len(parts)} drafters: expected at least 2")
+        tapping = [part.target_layer_ids for part in parts if part.target_layer_ids]
+        if len(tapping) > 1:
+            raise UnsupportedError(
+                f"union of drafters that tap layers {' and '.join(str(list(ids)) for ids in tapping)}: expected at "
+                "most one that taps the target"
+            )
+        self.parts = tuple(parts)
+        self.block_size = max(part.block_size for part in parts)
+        self.target_layer_ids = tapping[0] if tapping else ()
+
+    @property
+    def kv_row_bytes(self) -> int:
+        """Bytes that one committed token keeps in the pools of all parts."""
+        return sum(part.kv_row_bytes for part in self.parts)
+
+    def allocate(self, kv_rows: int) -> None:
+        """Make room for `kv_rows` committed tokens in every part."""
+        for part in self.parts:
+            part.allocate(kv_rows)
+
+    def open(self, request: int, token_ids: np.ndarray, rows: int) -> None:
+        """Admit a request to every part, or, where one raises, to none."""
+        with ExitStack() as undo:
+            for part in self.parts:
+                part.open(request, token_ids, rows)
+                undo.callback(part.close, request)
+            undo.pop_all()
+
+    def commit(self, committed: Committed) -> None:
+        """Append committed tokens to every part, taps to the one that wants them."""
+        untapped = replace(committed, taps=None)
+        for part in self.parts:
+            part.commit(committed if part.target_layer_ids else untapped)
+
+    def propose(self, wanted: Sequence[DraftRequest]) -> Forest:
+        """Merge the trees of all parts, each cut to `max_nodes`; `source` holds what each proposed.
+
+        A part is asked for no more depth than it has, and not at all where nothing can be delivered.
+        """
+        forests = [_ask(part, wanted) for part in self.parts]
+        return merge(forests, np.array([request.max_nodes for request in wanted], np.int64))
+
+    def close(self, request: int) -> None:
+        """Forget a request in every part, even where another part raises."""
+        with ExitStack() as closing:
+            for part in reversed(self.parts):
+                closing.callback(part.close, request)
+
+
+def _ask(part: Drafter, wanted: Sequence[DraftRequest]) -> Forest:
+    """What `part` proposes for each of `wanted`, within its own block size."""
+    cut = [_cut(request, part.block_size) for request in wanted]
+    asked = [index for index, request in enumerate(cut) if min(request.max_depth, request.max_nodes) > 0]
+    forest = part.propose([cut[index] for index in asked])
+    return forest if len(asked) == len(wanted) else _spread(forest, asked, [request.pending for request in wanted])
+
+
+def _cut(request: DraftRequest, block_size: int) -> DraftRequest:
+    size = min(request.block_size, block_size)
+    return replace(request, block_size=size, max_depth=min(request.max_depth, size - 1))
+
+
+def _spread(forest: Forest, asked: Sequence[int], pending: Sequence[int]) -> Forest:
+    """Put tree j of `forest` at index asked[j], roots alone elsewhere. Its `source` counts otherwise and is left out."""
+    sizes = np.ones(len(pending), np.int64)
+    sizes[list(asked)] = forest.num_rows
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    rows = np.repeat(np.isin(np.arange(len(pending)), asked), sizes)
+    columns = {name: np.zeros(offsets[-1], getattr(forest, name).dtype) for name in TREE_COLUMNS}
+    columns["parent"][offsets[:-1]] = -1
+    columns["token"][offsets[:-1]] = pending
+    for name, column in columns.items():
+        column[rows] = getattr(forest, name)
+    return Forest(offsets, **columns, faulty={asked[index]: what for index, what in forest.faulty.items()})
