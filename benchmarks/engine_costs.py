@@ -91,8 +91,9 @@ def bench_overhead(engine: Engine, args: argparse.Namespace) -> dict[str, float]
     seconds: dict[str, float] = {}
     rounds = 0
     for prompt in prompts:
-        how = {"policy": "ddtree", "budget": 16, "max_tokens": args.tokens, "timing": True}
-        for record in engine.generate([prompt], **how)[0].rounds:
+        with engine.timing():
+            (output,) = engine.generate([prompt], policy="ddtree", budget=16, max_tokens=args.tokens)
+        for record in output.rounds:
             rounds += record.drafted
             if record.drafted:
                 for name, value in record.seconds.items():

@@ -71,7 +71,6 @@ def main() -> None:
         dtype=options.dtype,
         threads=options.threads,
         profile=options.profile,
-        notify=print,
     )
     if options.profile is None:
         engine.use_profile(measure_profile(engine, MeasureOptions(quick=True)))
@@ -83,7 +82,8 @@ def main() -> None:
     prompts = [prompt.text for name in BUNDLED_SETS for prompt in load_prompts(name, each).prompts][: options.prompts]
     for prompt in prompts:
         for policy, settings in ARMS:
-            (result,) = engine.generate([prompt], policy=policy, max_tokens=options.tokens, timing=True, **settings)
+            with engine.timing():
+                (result,) = engine.generate([prompt], policy=policy, max_tokens=options.tokens, **settings)
             label = " ".join([policy, *map(str, settings.values())])
             rounds.setdefault(label, []).extend(result.rounds)
     report(profile, rounds)

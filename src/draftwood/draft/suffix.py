@@ -109,7 +109,7 @@ class SuffixDrafter:
         self._floor = floor
         self._texts: dict[int, _Text] = {}
 
-    def allocate(self, kv_rows: int) -> None:
+    def allocate(self, kv_rows: int, requests: int) -> None:
         """Do nothing: automata are plain memory that grows with the text."""
 
     def open(self, request: int, token_ids: np.ndarray, rows: int) -> None:

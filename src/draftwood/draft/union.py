@@ -43,10 +43,10 @@ class UnionDrafter:
         """Bytes that one committed token keeps in the pools of all parts."""
         return sum(part.kv_row_bytes for part in self.parts)
 
-    def allocate(self, kv_rows: int) -> None:
+    def allocate(self, kv_rows: int, requests: int) -> None:
         """Make room for `kv_rows` committed tokens in every part."""
         for part in self.parts:
-            part.allocate(kv_rows)
+            part.allocate(kv_rows, requests)
 
     def open(self, request: int, token_ids: np.ndarray, rows: int) -> None:
         """Admit a request to every part, or, where one raises, to none."""

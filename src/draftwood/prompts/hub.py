@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import UsageError
-from .sets import BUNDLED_SETS, Prompt, PromptSet, load_prompts
+from .sets import NAMED_SETS, Prompt, PromptSet, load_prompts
 
 HUB_PREFIX = "hub:"
 PROMPT_COLUMNS = ("prompt", "question", "problem", "instruction", "turns", "text")
@@ -33,7 +33,7 @@ def split_names(arguments: Sequence[str]) -> list[str]:
 def load_sets(names: Sequence[str], limit: int | None = None) -> list[PromptSet]:
     """Load every named set, `limit` prompts each; raises UsageError, one line, for the first that cannot be used."""
     if not names:
-        raise UsageError(f"no prompt set: expected a JSONL file, hub:OWNER/NAME, or one of {', '.join(BUNDLED_SETS)}")
+        raise UsageError(f"no prompt set: expected a JSONL file, hub:OWNER/NAME, or one of {', '.join(NAMED_SETS)}")
     sets = [load_hub(name, limit) if name.startswith(HUB_PREFIX) else load_prompts(name, limit) for name in names]
     stems = [prompts.name for prompts in sets]
     if len(set(stems)) != len(stems):

@@ -13,6 +13,9 @@ from ..core import is_text
 from ..errors import UsageError
 
 BUNDLED_SETS = ("gsm8k_like", "code", "chat")
+"""What commands take when no set is named."""
+NAMED_SETS = (*BUNDLED_SETS, "copying")
+"""All sets of the package; `copying` asks for texts that stand in the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ def load_prompts(name_or_path: str | os.PathLike[str], limit: int | None = None)
     if limit is not None and limit < 1:
         raise UsageError(f"limit {limit}: expected at least 1")
     source = os.fspath(name_or_path)
-    bundled = source in BUNDLED_SETS
+    bundled = source in NAMED_SETS
     lines = _bundled_lines(source) if bundled else _file_lines(Path(source))
     prompts: list[Prompt] = []
     for number, line in lines:
@@ -68,7 +71,7 @@ def _file_lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        names = ", ".join(BUNDLED_SETS)
+        names = ", ".join(NAMED_SETS)
         raise UsageError(f"prompt set {path}: {error.strerror} (a JSONL file, or one of {names})") from error
     for number, line in enumerate(raw.split(b"\n"), start=1):
         try:
