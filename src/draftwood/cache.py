@@ -220,11 +220,14 @@ class KVPool:
 
     def _extend(self, owned: _Owned, missing: int) -> None:
         """Add `missing` pages to a request's runs."""
-        claims = {
-            other.runs[-1].stop: other.expected_pages - other.pages
-            for other in self._owned.values()
-            if other is not owned and other.runs and other.expected_pages > other.pages
-        }
+
+        def claims() -> dict[int, int]:
+            return {
+                other.runs[-1].stop: other.expected_pages - other.pages
+                for other in self._owned.values()
+                if other is not owned and other.runs and other.expected_pages > other.pages
+            }
+
         try:
             taken = self._pages.take(
                 missing,

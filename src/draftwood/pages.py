@@ -8,7 +8,7 @@ claimed by nobody, at the lowest such page, so that memory which was touched bef
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -46,18 +46,19 @@ class Pages:
         """Free pages."""
         return sum(run.size for run in self._free)
 
-    def take(self, count: int, *, behind: int | None, room: int, claims: Mapping[int, int]) -> list[Run]:
+    def take(self, count: int, *, behind: int | None, room: int, claims: Callable[[], Mapping[int, int]]) -> list[Run]:
         """Take `count` pages, in place behind page `behind` - 1 where those are free.
 
-        `room` is how many pages the holder is expected to want from a fresh place; `claims` maps a page to how many
-        pages from there on another holder is expected to want: they are left alone while there is other room.
+        `room` is how many pages the holder is expected to want from a fresh place; `claims`, asked only when one is
+        needed, maps a page to how many pages from there on another holder is expected to want: they are left alone
+        while there is other room.
         Raises PoolExhaustedError, nothing taken, when fewer are free.
         """
         if count > self.free:
             raise PoolExhaustedError(f"{count} pages wanted, {self.free} free")
         runs: list[Run] = []
         while count:
-            run = self._behind(behind, count) or self._place(count, room, claims)
+            run = self._behind(behind, count) or self._place(count, room, claims())
             self._cut(run)
             self._refs[run.start : run.stop] = 1
             runs.append(run)
