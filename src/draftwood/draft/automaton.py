@@ -47,7 +47,7 @@ def _slot_of(automaton: Automaton, state: int, token: int) -> int:
     """The slot that holds the edge of (state, token), or the empty one where it belongs."""
     mask = len(automaton.slots) - 1
     mixed = (np.uint64(state) * np.uint64(0x9E3779B1) + np.uint64(token)) * np.uint64(0x9E3779B97F4A7C15)
-    slot = np.int64(mixed >> np.uint64(32)) & mask
+    slot = int(mixed >> np.uint64(32)) & mask
     while True:
         edge = automaton.slots[slot]
         if edge == NONE:
@@ -61,7 +61,7 @@ def _slot_of(automaton: Automaton, state: int, token: int) -> int:
 def follow(automaton: Automaton, state: int, token: int) -> int:
     """The state behind the edge of `state` that carries `token`, or NONE."""
     edge = automaton.slots[_slot_of(automaton, state, token)]
-    return NONE if edge == NONE else automaton.edges[edge, TARGET]
+    return NONE if edge == NONE else int(automaton.edges[edge, TARGET])
 
 
 @compiled
@@ -79,7 +79,7 @@ def _add_edge(automaton: Automaton, state: int, token: int, target: int) -> None
 
 @compiled
 def _add_state(automaton: Automaton, length: int, count: int, latest: int) -> int:
-    state = automaton.sizes[STATES]
+    state = int(automaton.sizes[STATES])
     automaton.sizes[STATES] = state + 1
     automaton.states[state, LENGTH] = length
     automaton.states[state, LINK] = ROOT_STATE

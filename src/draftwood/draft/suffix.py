@@ -21,7 +21,7 @@ from .automaton import TOKENS, Automaton, append, build, with_room
 from .base import Committed, DraftRequest
 from .continuations import Limits, Nodes, grow_behind, learn, no_counts, reliabilities
 
-_NO_TREE, _EQUAL = -1, -1
+_EQUAL = -1
 
 
 @compiled
@@ -47,32 +47,6 @@ def _extend(
     return _EQUAL
 
 
-@compiled
-def _propose(
-    automaton: Automaton,
-    pending: int,
-    position: int,
-    learned: int,
-    counts: np.ndarray,
-    reliability: np.ndarray,
-    limits: Limits,
-    start: int,
-    nodes: Nodes,
-) -> int:
-    """Append the pending token at `position` unless it is there, grow its tree; return the rows, or _NO_TREE.
-
-    _NO_TREE: the text is of another length, or has another token there.
-    """
-    known = automaton.sizes[TOKENS]
-    if known == position:
-        if position >= learned:
-            learn(automaton, pending, counts)
-        append(automaton, pending)
-    elif known != position + 1 or automaton.text[position] != pending:
-        return _NO_TREE
-    return grow_behind(automaton, pending, reliability, limits, start, nodes)
-
-
 @dataclass(slots=True)
 class _Text:
     """What is known of an open request."""
@@ -81,7 +55,7 @@ class _Text:
     """Of the text known at opening, all committed tokens and the pending token last seen."""
     prompt_len: int
     """Length of the text known at opening, from which nothing is learned: it was not written by the target, or has
-    been learned from before the request was preempted."""
+    been learned from before the request was preempted (its pending token then counts twice, which is harmless)."""
     committed: int = 0
 
 
@@ -130,14 +104,7 @@ class SuffixDrafter:
         offsets = committed.offsets.tolist()
         for request, begin, end in zip(committed.requests, offsets[:-1], offsets[1:], strict=True):
             text = self._text(request)
-            text.automaton = with_room(text.automaton, end - begin)
-            differs = _extend(text.automaton, token_ids, begin, end, text.committed, text.prompt_len, self.counts)
-            if differs != _EQUAL:
-                position = text.committed + differs - begin
-                raise UsageError(
-                    f"request {request}: token {token_ids[differs]} committed at {position}: expected "
-                    f"{text.automaton.text[position]}, which is known to stand there"
-                )
+            self._extend(request, text, token_ids, begin, end)
             text.committed += end - begin
 
     def propose(self, wanted: Sequence[DraftRequest]) -> Forest:
@@ -147,12 +114,18 @@ class SuffixDrafter:
         not distinct, and for a pending token that does not stand right behind the committed ones.
         """
         self._check(wanted)
+        pending = np.array([request.pending for request in wanted], np.int64)
+        for index, request in enumerate(wanted):
+            # Kept for good: a later commit brings the same token, which is compared then and not appended again.
+            self._extend(request.request, self._texts[request.request], pending, index, index + 1)
+        reliability = reliabilities(self.counts)  # after all have taught: asked again, the trees are the same
         nodes = _new_nodes(sum(request.max_nodes + 1 for request in wanted))
-        reliability = reliabilities(self.counts)
         offsets = np.zeros(len(wanted) + 1, np.int64)
         end = 0
         for index, request in enumerate(wanted):
-            end += self._grow(request, reliability, end, nodes)
+            depth = min(request.max_depth, request.block_size - 1)
+            limits = Limits(request.candidates, request.max_nodes, depth, self._floor)
+            end += grow_behind(self._texts[request.request].automaton, request.pending, reliability, limits, end, nodes)
             offsets[index + 1] = end
         return Forest(
             offsets, nodes.parent[:end], nodes.token[:end], nodes.depth[:end], nodes.rank[:end], nodes.logp[:end]
@@ -167,36 +140,24 @@ class SuffixDrafter:
             raise UsageError(f"request {request}: expected one that is open")
         return self._texts[request]
 
-    def _grow(self, request: DraftRequest, reliability: np.ndarray, start: int, nodes: Nodes) -> int:
-        """Write the tree of one request to rows `start`, ... of `nodes`; return their number."""
-        text = self._texts[request.request]
-        text.automaton = with_room(text.automaton, 1)
-        depth = min(request.max_depth, request.block_size - 1)
-        limits = Limits(request.candidates, request.max_nodes, depth, self._floor)
-        rows = _propose(
-            text.automaton,
-            request.pending,
-            request.context_len,
-            text.prompt_len,
-            self.counts,
-            reliability,
-            limits,
-            start,
-            nodes,
-        )
-        if rows == _NO_TREE:
+    def _extend(self, request: int, text: _Text, token_ids: np.ndarray, begin: int, end: int) -> None:
+        """Append tokens [begin, end) of `token_ids` behind the committed ones, or compare them with known ones."""
+        text.automaton = with_room(text.automaton, end - begin)
+        first, learned = text.committed, text.prompt_len
+        differs = _extend(text.automaton, token_ids, begin, end, first, learned, self.counts)
+        if differs != _EQUAL:
+            position = first + differs - begin
             raise UsageError(
-                f"request {request.request}: pending token {request.pending} at {request.context_len}: expected "
-                f"it right behind the {text.committed} committed ones, and one for each position"
+                f"request {request}: token {token_ids[differs]} at position {position}: expected "
+                f"{text.automaton.text[position]}, which is known to stand there"
             )
-        return rows
 
     def _check(self, wanted: Sequence[DraftRequest]) -> None:
         """Refuse what would be computed wrongly: a hole in the text only shows as lost acceptance."""
         if len({request.request for request in wanted}) != len(wanted):
             raise UsageError(f"requests {[request.request for request in wanted]}: expected distinct ones")
         for request in wanted:
-            name, committed = request.request, self._text(request.request).committed
+            name, text = request.request, self._text(request.request)
             if not 2 <= request.block_size <= self.block_size:
                 raise UsageError(f"request {name}: block size {request.block_size}: expected 2 to {self.block_size}")
             if request.candidates < 1 or not 0 <= request.max_nodes <= MAX_NODES:
@@ -204,8 +165,15 @@ class SuffixDrafter:
                     f"request {name}: {request.candidates} candidates, max_nodes {request.max_nodes}: expected at "
                     f"least 1 and 0 to {MAX_NODES}"
                 )
-            if request.context_len != committed:
-                raise UsageError(f"request {name}: block at {request.context_len}: expected {committed}, its context")
+            if request.context_len != text.committed:
+                raise UsageError(
+                    f"request {name}: block at {request.context_len}: expected {text.committed}, its context"
+                )
+            if text.automaton.sizes[TOKENS] > text.committed + 1:
+                raise UsageError(
+                    f"request {name}: block at {request.context_len}: expected it behind the known text, which has "
+                    f"{text.automaton.sizes[TOKENS]} tokens"
+                )
 
 
 def _new_nodes(rows: int) -> Nodes:

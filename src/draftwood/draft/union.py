@@ -12,8 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..core import TREE_COLUMNS, Forest
+from ..core import Forest
 from ..errors import UnsupportedError, UsageError
+from ..tree.grow import root_tree
 from ..tree.merge import merge
 from .base import Committed, Drafter, DraftRequest
 
@@ -81,24 +82,18 @@ def _ask(part: Drafter, wanted: Sequence[DraftRequest]) -> Forest:
     """What `part` proposes for each of `wanted`, within its own block size."""
     cut = [_cut(request, part.block_size) for request in wanted]
     asked = [index for index, request in enumerate(cut) if min(request.max_depth, request.max_nodes) > 0]
-    forest = part.propose([cut[index] for index in asked])
-    return forest if len(asked) == len(wanted) else _spread(forest, asked, [request.pending for request in wanted])
+    if len(asked) == len(wanted):
+        return part.propose(cut)
+    trees = [root_tree(request.pending) for request in wanted]
+    faulty = {}
+    if asked:
+        forest = part.propose([cut[index] for index in asked])
+        faulty = {asked[place]: what for place, what in forest.faulty.items()}
+        for place, index in enumerate(asked):
+            trees[index] = forest[place]
+    return replace(Forest.of(trees), faulty=faulty)  # scores count requests otherwise: no source
 
 
 def _cut(request: DraftRequest, block_size: int) -> DraftRequest:
     size = min(request.block_size, block_size)
     return replace(request, block_size=size, max_depth=min(request.max_depth, size - 1))
-
-
-def _spread(forest: Forest, asked: Sequence[int], pending: Sequence[int]) -> Forest:
-    """Put tree j of `forest` at index asked[j], roots alone elsewhere. Its `source` counts otherwise and is left out."""
-    sizes = np.ones(len(pending), np.int64)
-    sizes[list(asked)] = forest.num_rows
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    rows = np.repeat(np.isin(np.arange(len(pending)), asked), sizes)
-    columns = {name: np.zeros(offsets[-1], getattr(forest, name).dtype) for name in TREE_COLUMNS}
-    columns["parent"][offsets[:-1]] = -1
-    columns["token"][offsets[:-1]] = pending
-    for name, column in columns.items():
-        column[rows] = getattr(forest, name)
-    return Forest(offsets, **columns, faulty={asked[index]: what for index, what in forest.faulty.items()})

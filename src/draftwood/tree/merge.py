@@ -139,7 +139,8 @@ def merge(forests: Sequence[Forest], max_nodes: np.ndarray) -> Forest:
     parts = _Columns(*(np.concatenate([getattr(forest, name) for forest in forests]) for name in TREE_COLUMNS))
     union = _Columns(*(np.empty_like(column) for column in parts))
     union_offsets = _merge(parts, offsets, bounds, union)
-    merged = Forest(union_offsets, *(column[: union_offsets[-1]] for column in union), {}, tuple(forests))
+    kept = _Columns(*(column[: union_offsets[-1]] for column in union))
+    merged = Forest(union_offsets, kept.parent, kept.token, kept.depth, kept.rank, kept.logp, source=tuple(forests))
     costly = {index: what for index, what in faults(merged).items() if merged.num_rows[index] == 1}
     return replace(merged, faulty=costly)
 
