@@ -9,7 +9,7 @@ Source: SuffixDecoding (arXiv 2411.04975); prompt look-up decoding.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -111,13 +111,22 @@ class SuffixDrafter:
         """Grow the tree of each request from what followed the longest suffix of its text that occurred before.
 
         A tree may be its root alone. Raises UsageError for limits out of range, for requests that are not open or
-        not distinct, and for a pending token that does not stand right behind the committed ones.
+        not distinct, and for a pending token that does not stand right behind the committed ones. Where a request has
+        `scored` candidates, `Forest.source` holds the trees with as many, and with all nodes that there are.
         """
         self._check(wanted)
         pending = np.array([request.pending for request in wanted], np.int64)
         for index, request in enumerate(wanted):
             # Kept for good: a later commit brings the same token, which is compared then and not appended again.
             self._extend(request.request, self._texts[request.request], pending, index, index + 1)
+        forest = self._grown(wanted)
+        if not any(request.scored for request in wanted):
+            return forest
+        widest = [replace(one, candidates=max(one.candidates, one.scored), max_nodes=MAX_NODES) for one in wanted]
+        return replace(forest, source=(self._grown(widest),))
+
+    def _grown(self, wanted: Sequence[DraftRequest]) -> Forest:
+        """The trees behind pending tokens that every text has already."""
         reliability = reliabilities(self.counts)  # after all have taught: asked again, the trees are the same
         nodes = _new_nodes(sum(request.max_nodes + 1 for request in wanted))
         offsets = np.zeros(len(wanted) + 1, np.int64)

@@ -81,7 +81,7 @@ class UnionDrafter:
 def _ask(part: Drafter, wanted: Sequence[DraftRequest]) -> Forest:
     """What `part` proposes for each of `wanted`, within its own block size."""
     cut = [_cut(request, part.block_size) for request in wanted]
-    asked = [index for index, request in enumerate(cut) if min(request.max_depth, request.max_nodes) > 0]
+    asked = [index for index, request in enumerate(cut) if request.max_depth > 0]
     if len(asked) == len(wanted):
         return part.propose(cut)
     trees = [root_tree(request.pending) for request in wanted]

@@ -11,6 +11,9 @@ from ..attention import make_backend
 from ..cost.identity import Identity
 from ..draft.base import Drafter
 from ..draft.dflash import load_drafter
+from ..draft.suffix import SuffixDrafter
+from ..draft.suffix import warm_up as warm_up_suffix
+from ..draft.union import UnionDrafter
 from ..errors import UsageError
 from ..models.base import TargetModel
 from ..models.loading import LoadedTarget, load_target
@@ -95,23 +98,14 @@ def load_parts(
         notify=notify,
     )
     found: list[Drafter] = [_load_one(folder, loaded, attention, notify) for folder in folders]
-    joined = _join(found)
+    joined = UnionDrafter(found) if len(found) > 1 else (found[0] if found else None)
     identity = identity_of(source, folders, loaded.target.spec, attention=attention)
     return Parts(loaded.target, joined, loaded.codec, identity)
 
 
-def _join(parts: list[Drafter]) -> Drafter | None:
-    if len(parts) < 2:
-        return parts[0] if parts else None
-    from ..draft.union import UnionDrafter
-
-    return UnionDrafter(parts)
-
-
 def _load_one(folder: Path | None, loaded: LoadedTarget, attention: str, notify: Callable[[str], None]) -> Drafter:
     if folder is None:
-        from ..draft.suffix import SuffixDrafter
-
+        warm_up_suffix()
         return SuffixDrafter()
     spec = loaded.target.spec
     return load_drafter(

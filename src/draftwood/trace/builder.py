@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..core import DraftTree
 from ..errors import TraceError
-from .format import MAX_CANDIDATES, RequestTable, RoundTable, Trace, TraceMeta
+from .format import MAX_CANDIDATES, RequestTable, RoundTable, Trace, TraceMeta, TreeTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +21,13 @@ class TraceRound:
     pending: int
     context: int
     logp: np.ndarray | None = None
-    """(depth, K) float32 scores, cut to the usable depth; None where nothing was drafted."""
+    """(depth, K) float32 scores, cut to the usable depth; None where no position was scored."""
     ids: np.ndarray | None = None
     """(depth, K) token ids of the scores."""
+    tree: DraftTree | None = None
+    """What a drafter that scores paths proposed; None without such a one."""
     candidates: int = 0
-    """Candidates per depth of the tree that was grown."""
+    """Candidates per depth of the tree that was grown, 0 where nothing was drafted."""
     num_nodes: int = 0
     accepted: Sequence[int] | np.ndarray = ()
     """Accepted nodes, the root excluded."""
@@ -102,7 +105,7 @@ class TraceBuilder:
         unfinished = [index for index, item in enumerate(self._requests) if item.output is None]
         if unfinished:
             raise TraceError(f"request {unfinished[0]} was never finished")
-        trace = Trace(self._meta, self._round_table(), self._request_table())
+        trace = Trace(self._meta, self._round_table(), self._request_table(), self._tree_table())
         trace.check_integrity()
         return trace
 
@@ -120,9 +123,24 @@ class TraceBuilder:
             output_offsets=_offsets([len(output) for output in outputs]),
         )
 
+    def _tree_table(self) -> TreeTable:
+        trees = [round_.tree for _, round_ in self._in_order()]
+        found = [tree for tree in trees if tree is not None]
+        return TreeTable(
+            offsets=_offsets([0 if tree is None else tree.num_nodes for tree in trees]),
+            parent=_joined([_ints(tree.parent[1:]) for tree in found]),
+            token=_joined([_ints(tree.token[1:]) for tree in found]),
+            rank=_joined([_ints(tree.rank[1:]) for tree in found]),
+            logp=np.concatenate([np.zeros(0), *(tree.logp[1:] for tree in found)]),
+        )
+
+    def _in_order(self) -> list[tuple[int, TraceRound]]:
+        """Index of the request and round, by request and position."""
+        return sorted(self._rounds, key=lambda item: (item[0], item[1].position))
+
     def _round_table(self) -> RoundTable:
-        order = sorted(range(len(self._rounds)), key=lambda i: (self._rounds[i][0], self._rounds[i][1].position))
-        rounds = [self._rounds[i][1] for i in order]
+        order = self._in_order()
+        rounds = [round_ for _, round_ in order]
         shape = (len(rounds), self._depth, self._candidates)
         logp = np.full(shape, -np.inf, dtype=np.float32)
         ids = np.zeros(shape, dtype=np.int32)
@@ -136,11 +154,11 @@ class TraceBuilder:
         seconds = [[item.seconds.get(stage, 0.0) for stage in stages] for item in rounds]
         factors = [[item.factors.get(name, 1.0) for name in names] for item in rounds]
         return RoundTable(
-            request=_ints([self._rounds[i][0] for i in order]),
+            request=_ints([request for request, _ in order]),
             position=_ints([item.position for item in rounds]),
             pending=_ints([item.pending for item in rounds]),
             context=_ints([item.context for item in rounds]),
-            drafted=np.array([item.logp is not None for item in rounds], dtype=bool),
+            drafted=np.array([item.logp is not None or item.tree is not None for item in rounds], dtype=bool),
             depth=depth,
             logp=logp,
             ids=ids,
@@ -155,7 +173,7 @@ class TraceBuilder:
 
 
 _PLAIN = (
-    "position", "pending", "context", "candidates", "num_nodes", "accepted", "committed", "seconds", "factors",
+    "position", "pending", "context", "tree", "candidates", "num_nodes", "accepted", "committed", "seconds", "factors",
 )  # fmt: skip
 
 

@@ -48,6 +48,22 @@ def check_rounds(trace: Trace) -> None:
     _check_choices(trace)
 
 
+def check_trees(trace: Trace) -> None:
+    """Shapes, dtypes, parents, order and ids of the tree table; raises `TraceError`."""
+    table, count = trace.trees, len(trace.trees.parent)
+    _offsets("trees.offsets", table.offsets, trace.num_rounds, count)
+    for name in ("parent", "token", "rank"):
+        _integers(f"trees.{name}", getattr(table, name), (count,))
+        _at_least(f"trees.{name}", getattr(table, name), 0)
+    _in_vocabulary("trees.token", table.token, trace.meta.vocab_size)
+    right = table.logp.shape == (count,) and table.logp.dtype == np.float64
+    _require(right, f"trees.logp: {table.logp.dtype} {table.logp.shape}, expected float64 ({count},)")
+    _require(bool(np.all(np.isfinite(table.logp) & (table.logp <= 0))), "trees.logp: expected finite numbers <= 0")
+    node = 1 + np.arange(count) - np.repeat(table.offsets[:-1], np.diff(table.offsets))
+    _require(bool(np.all(table.parent < node)), "trees.parent: a parent does not stand before its child")
+    _require(not np.any((np.diff(table.logp) > 0) & (node[1:] > 1)), "trees.logp: a tree is not in descending order")
+
+
 def _check_shapes(table: RoundTable, stages: int, factors: int) -> None:
     count = len(table.request)
     for name in ROUND_COLUMNS:

@@ -1,6 +1,6 @@
 """Round traces: what a replay needs to score any policy without a model.
 
-A trace is one ``.npz`` file (schema 1) of plain arrays, never pickled. B rounds, D depths, K candidates, S stages,
+A trace is one ``.npz`` file (schema 2) of plain arrays, never pickled. B rounds, D depths, K candidates, S stages,
 F cost factors, Q requests; rounds are ordered by (request, position).
 
 | key                       | shape, dtype       | what                                                                |
@@ -21,6 +21,11 @@ F cost factors, Q requests; rounds are ordered by (request, position).
 | `rounds.accepted_offsets` | (B + 1,) int64     | round b owns `accepted[offsets[b]:offsets[b + 1]]`                  |
 | `rounds.seconds`          | (B, S) float64     | measured seconds by stage, names in `meta.stages`                   |
 | `rounds.factors`          | (B, F) float64     | live cost factors a choice used, names in `meta.factor_names`       |
+| `trees.offsets`           | (B + 1,) int64     | round b owns entries [offsets[b], offsets[b + 1]) of `trees.*`      |
+| `trees.parent`            | (sum,) int32       | parent of a node in its tree, 0 = root; the root has no entry       |
+| `trees.token`             | (sum,) int32       | its token id                                                        |
+| `trees.rank`              | (sum,) int32       | its rank among its siblings                                         |
+| `trees.logp`              | (sum,) float64     | log-probability of its path, descending in each tree                |
 | `requests.request_id`     | (Q,) str           | id of the prompt in its set                                         |
 | `requests.set_name`       | (Q,) str           | name of the prompt set                                              |
 | `requests.prompt_hash`    | (Q,) str           | SHA-256 of the rendered prompt ids, see `hash_prompt`               |
@@ -29,6 +34,9 @@ F cost factors, Q requests; rounds are ordered by (request, position).
 | `requests.finish`         | (Q,) str           | `stop`, `length` or `abort`                                         |
 | `requests.output_ids`     | (sum,) int32       | output tokens of all requests, prefill's token first, end token kept|
 | `requests.output_offsets` | (Q + 1,) int64     | request q owns `output_ids[offsets[q]:offsets[q + 1]]`              |
+
+A drafter that scores positions leaves its scores, one that scores paths (`suffix`) its tree, as wide as it has it, and
+a union both: `part` gives a trace of one of them alone. Schema 1 had no trees.
 
 The realised continuation of a round is ``output[position + 1:]``. Committed lengths of a request sum to its output
 length minus 1, for the token that prefill yields belongs to no round. With `meta.every_position` there is one drafted
@@ -42,16 +50,17 @@ import json
 import os
 import zipfile
 import zlib
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import TraceError
-from .check import check_requests, check_rounds
+from .check import check_requests, check_rounds, check_trees
 
-SCHEMA = 1
+SCHEMA = 2
+PARTS = ("scores", "trees")
 MAX_CANDIDATES = 64
 FINISH_REASONS = ("stop", "length", "abort")
 
@@ -106,6 +115,23 @@ class RoundTable:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class TreeTable:
+    """Trees that no table of scores describes; the fields are the `trees.*` keys of the schema."""
+
+    offsets: np.ndarray
+    parent: np.ndarray
+    token: np.ndarray
+    rank: np.ndarray
+    logp: np.ndarray
+
+    @classmethod
+    def empty(cls, rounds: int) -> TreeTable:
+        """No tree for any of `rounds` rounds."""
+        none = np.zeros(0, np.int32)
+        return cls(np.zeros(rounds + 1, np.int64), none, none, none, np.zeros(0, np.float64))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class RequestTable:
     """The requests of a trace; the fields are the `requests.*` keys of the schema."""
 
@@ -129,6 +155,7 @@ class Trace:
     meta: TraceMeta
     rounds: RoundTable
     requests: RequestTable
+    trees: TreeTable
 
     @property
     def num_rounds(self) -> int:
@@ -163,16 +190,32 @@ class Trace:
         return path
 
     def max_depth(self) -> np.ndarray:
-        """(B,) int64 deepest node a tree of each round may have: the block's usable depth, and one token less than
-        the request may still deliver, for the verified round adds the target's own token."""
+        """(B,) int64 deepest node a tree of each round may have: one token less than the request may still deliver,
+        for the verified round adds the target's own token."""
         remaining = self.requests.max_tokens[self.rounds.request].astype(np.int64) - self.rounds.position - 1
-        depth: np.ndarray = np.minimum(self.rounds.depth.astype(np.int64), np.maximum(remaining - 1, 0))
+        depth: np.ndarray = np.maximum(remaining - 1, 0)
         return depth
+
+    def part(self, name: str) -> Trace:
+        """What one part of the drafter says: only the "scores", or only the "trees"; what was chosen stays."""
+        if name not in PARTS:
+            raise TraceError(f"part {name!r}: expected one of {', '.join(PARTS)}")
+        if name == "scores":
+            return replace(self, trees=TreeTable.empty(self.num_rounds))
+        rounds = self.rounds
+        without = replace(
+            rounds,
+            depth=np.zeros_like(rounds.depth),
+            logp=np.full_like(rounds.logp, -np.inf),
+            ids=np.zeros_like(rounds.ids),
+        )
+        return replace(self, rounds=without)
 
     def check_integrity(self) -> None:
         """Raise `TraceError`, one line, if a length, an id, a number or an order is wrong."""
         check_requests(self.requests, self.meta.vocab_size, FINISH_REASONS)
         check_rounds(self)
+        check_trees(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trace atomically; a failure leaves an earlier file as it was.
@@ -194,7 +237,7 @@ class Trace:
         meta = {"schema": SCHEMA, **asdict(self.meta)}
         text = json.dumps(meta, allow_nan=False, sort_keys=True)
         arrays: dict[str, Any] = {"meta": np.frombuffer(text.encode(), dtype=np.uint8)}
-        for prefix, table in (("rounds", self.rounds), ("requests", self.requests)):
+        for prefix, table in (("rounds", self.rounds), ("requests", self.requests), ("trees", self.trees)):
             arrays |= {f"{prefix}.{item.name}": getattr(table, item.name) for item in fields(table)}
         if self.meta.vocab_size <= 2**16:
             arrays["rounds.ids"] = self.rounds.ids.astype(np.uint16)
@@ -235,15 +278,18 @@ def _read(path: Path) -> Trace:
     except ValueError as error:
         reason = "holds pickled objects, which are never loaded" if "pickle" in str(error) else "damaged array"
         raise TraceError(reason) from error
-    meta = _parse_meta(arrays)
-    tables = [_table(kind, prefix, arrays) for kind, prefix in ((RoundTable, "rounds"), (RequestTable, "requests"))]
+    meta, schema = _parse_meta(arrays)
+    kinds = [(RoundTable, "rounds"), (RequestTable, "requests"), (TreeTable, "trees")]
+    tables = [_table(kind, prefix, arrays) for kind, prefix in kinds[: 2 if schema == 1 else 3]]
     known = 1 + sum(len(fields(table)) for table in tables)
     if len(arrays) != known:
-        raise TraceError(f"{len(arrays)} arrays, expected the {known} of schema {SCHEMA}")
+        raise TraceError(f"{len(arrays)} arrays, expected the {known} of schema {schema}")
+    if schema == 1:
+        tables.append(TreeTable.empty(len(tables[0])))
     return Trace(meta, *tables)
 
 
-def _parse_meta(arrays: dict[str, np.ndarray]) -> TraceMeta:
+def _parse_meta(arrays: dict[str, np.ndarray]) -> tuple[TraceMeta, int]:
     raw = arrays.get("meta")
     if raw is None or raw.dtype != np.uint8:
         raise TraceError("no meta entry (not a trace)")
@@ -252,15 +298,15 @@ def _parse_meta(arrays: dict[str, np.ndarray]) -> TraceMeta:
     except ValueError as error:
         raise TraceError("meta is not JSON") from error
     schema = values.pop("schema", None) if isinstance(values, dict) else None
-    if schema != SCHEMA:
-        raise TraceError(f"schema {schema!r}, expected {SCHEMA}")
+    if isinstance(schema, bool) or not isinstance(schema, int) or not 1 <= schema <= SCHEMA:
+        raise TraceError(f"schema {schema!r}, expected 1 to {SCHEMA}")
     names = {item.name for item in fields(TraceMeta)}
     if set(values) != names:
         raise TraceError(f"meta fields {sorted(set(values) ^ names)} missing or unknown")
     values |= {key: tuple(values[key]) for key in ("stages", "factor_names")}
     if not isinstance(values["vocab_size"], int) or values["vocab_size"] < 1:
         raise TraceError(f"vocab_size {values['vocab_size']!r}, expected a positive integer")
-    return TraceMeta(**values)
+    return TraceMeta(**values), schema
 
 
 def _table(kind: Any, prefix: str, arrays: dict[str, np.ndarray]) -> Any:

@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core import DraftBlock, DraftTree
+from ..core import DraftBlock, DraftTree, Forest
 from ..errors import DraftwoodError, TraceError
 from ..tree.grow import grow, root_tree
 from ..tree.kernel import compiled
+from ..tree.layout import narrowed
+from ..tree.merge import merge
 from .format import Trace
 
 
@@ -77,7 +79,7 @@ def follow(tree: DraftTree, realised: np.ndarray) -> Followed:
     return Followed(accepted, path[:length])
 
 
-class Forest:
+class GrownTrees:
     """Grows rounds on demand and keeps them; `candidates` and `max_nodes` as in `tree.grow`."""
 
     def __init__(self, trace: Trace, *, candidates: int, max_nodes: int) -> None:
@@ -97,40 +99,62 @@ class Forest:
         return found
 
     def _grow(self, round_index: int) -> GrownRound:
+        limits = {
+            "candidates": self.candidates,
+            "max_nodes": self.max_nodes,
+            "max_depth": int(self.max_depth[round_index]),
+        }
+        pending = int(self._trace.rounds.pending[round_index])
         try:
-            tree = grow(
-                self._block,
-                round_index,
-                pending=int(self._trace.rounds.pending[round_index]),
-                candidates=self.candidates,
-                max_nodes=self.max_nodes,
-                max_depth=int(self.max_depth[round_index]),
-            )
+            tree = grow(self._block, round_index, pending=pending, **limits)
         except DraftwoodError as error:
             raise TraceError(f"round {round_index}: {error}") from error
+        stored = stored_tree(self._trace, round_index)
+        if stored.num_nodes:
+            parts = [Forest.of([part]) for part in (tree, narrowed(stored, **limits))]
+            tree = merge(parts, np.array([self.max_nodes]))[0]
         followed = follow(tree, self._trace.realised(round_index))
         return GrownRound(tree, tree.gains, followed.accepted, followed.path)
 
 
+def stored_tree(trace: Trace, round_index: int) -> DraftTree:
+    """What a drafter that scores paths proposed in a round, as wide as it had it; the root alone where none did."""
+    table = trace.trees
+    rows = slice(int(table.offsets[round_index]), int(table.offsets[round_index + 1]))
+    parent = np.concatenate([[-1], table.parent[rows]]).astype(np.int32)
+    depth = np.zeros(len(parent), np.int32)
+    for node in range(1, len(parent)):
+        depth[node] = depth[parent[node]] + 1
+    return DraftTree(
+        parent=parent,
+        token=np.concatenate([[trace.rounds.pending[round_index]], table.token[rows]]).astype(np.int64),
+        depth=depth,
+        rank=np.concatenate([[0], table.rank[rows]]).astype(np.int32),
+        logp=np.concatenate([[0.0], table.logp[rows]]),
+    )
+
+
 class Forests:
-    """Forests of one trace by (candidates, max_nodes), shared by the policies replayed on it."""
+    """Trees of one trace by (candidates, max_nodes), shared by the policies replayed on it."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self._forests: dict[tuple[int, int], Forest] = {}
+        self._forests: dict[tuple[int, int], GrownTrees] = {}
 
-    def get(self, candidates: int, max_nodes: int) -> Forest:
+    def get(self, candidates: int, max_nodes: int) -> GrownTrees:
         """The forest with those limits; a larger one that is already there serves a smaller `max_nodes`."""
         bound = self.bound(candidates, max_nodes)
         for (known, size), forest in self._forests.items():
             if known == candidates and size >= bound:
                 return forest
-        forest = Forest(self.trace, candidates=candidates, max_nodes=bound)
+        forest = GrownTrees(self.trace, candidates=candidates, max_nodes=bound)
         self._forests[candidates, bound] = forest
         return forest
 
     def bound(self, candidates: int, max_nodes: int) -> int:
         """`max_nodes`, or the number of nodes that a full tree of K candidates over all depths has, if less."""
+        if len(self.trace.trees.parent):
+            return max_nodes  # stored trees have as many nodes as they have
         nodes, level = 0, 1
         for _ in range(self.trace.rounds.logp.shape[1]):
             level *= candidates
@@ -146,5 +170,5 @@ def recorded_tree(trace: Trace, round_index: int) -> DraftTree:
     num_nodes = int(rounds.num_nodes[round_index])
     if num_nodes == 0:
         return root_tree(int(rounds.pending[round_index]))
-    forest = Forest(trace, candidates=int(rounds.candidates[round_index]), max_nodes=num_nodes)
+    forest = GrownTrees(trace, candidates=int(rounds.candidates[round_index]), max_nodes=num_nodes)
     return forest[round_index].tree

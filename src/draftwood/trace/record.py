@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from ..core import DraftBlock, Forest
+from ..core import DraftBlock, DraftTree, Forest
 from ..draft.base import Committed, Drafter, DraftRequest
+from ..draft.suffix import SuffixDrafter
+from ..draft.union import UnionDrafter
 from ..engine import Engine, SamplingParams
 from ..engine.step import STAGE_NAMES
 from ..engine.watch import SeenRound, watch_rounds
@@ -138,7 +140,7 @@ def record(
     if policy is not None and options.batch != 1:
         raise UsageError(f"batch {options.batch}: a policy's own rounds are recorded one request at a time")
     meta = _meta(engine, policy, options, model, drafter, versions or {})
-    builder = TraceBuilder(meta, depth=engine.state.drafter.block_size - 1)
+    builder = TraceBuilder(meta, depth=_scored_depth(engine.state.drafter))
     engine.reset_policies()
     seen: list[SeenRound] = []
     with _wide(engine, builder.candidates), engine.loop.watching(watch_rounds(seen.append), timing=True):
@@ -148,6 +150,13 @@ def record(
             for _ in group:
                 advance()
     return builder.build()
+
+
+def _scored_depth(drafter: Drafter) -> int:
+    """D of the trace: the positions that a block drafter scores; 0 for one that scores paths."""
+    if isinstance(drafter, UnionDrafter):
+        return max(_scored_depth(part) for part in drafter.parts)
+    return 0 if isinstance(drafter, SuffixDrafter) else drafter.block_size - 1
 
 
 def _record_group(
@@ -186,14 +195,15 @@ def _record_group(
 def _round(seen: SeenRound, candidates: int) -> TraceRound:
     """What the trace keeps of a round."""
     result = seen.record
-    logp, ids = _scores(*seen.draft, candidates) if seen.draft is not None else (None, None)
+    found = _found(*seen.draft, candidates) if seen.draft is not None else _Found()
     factors = dict(zip(FACTOR_NAMES, result.cost_factors, strict=True)) if result.cost_factors is not None else {}
     return TraceRound(
         position=seen.position,
         pending=int(seen.tree.token[0]),
         context=seen.context,
-        logp=logp,
-        ids=ids,
+        logp=found.logp,
+        ids=found.ids,
+        tree=found.tree,
         candidates=seen.request.policy.candidates if result.drafted else 0,
         num_nodes=result.rows - 1,
         accepted=seen.path[1:],
@@ -236,11 +246,32 @@ def _wide(engine: Engine, candidates: int) -> Iterator[None]:
         engine.state.drafter = drafter
 
 
-def _scores(forest: Forest, index: int, candidates: int) -> tuple[np.ndarray, np.ndarray]:
+class _Found(NamedTuple):
+    """What one proposal leaves in a trace."""
+
+    logp: np.ndarray | None = None
+    ids: np.ndarray | None = None
+    tree: DraftTree | None = None
+
+
+def _found(forest: Forest, index: int, candidates: int) -> _Found:
+    """The scores of a block drafter, the tree of one that scores paths, or one of each from a union."""
+    source = forest.source
+    if isinstance(source, DraftBlock):
+        return _scores(source, index, candidates)
+    if source is None:
+        return _Found(tree=forest[index])
+    parts = [_found(part, index, candidates) for part in source]
+    scored = [part for part in parts if part.logp is not None]
+    trees = [part.tree for part in parts if part.tree is not None]
+    if len(scored) > 1 or len(trees) > 1:
+        raise TraceError("a union of two drafters of one kind: a trace keeps one table of scores and one tree a round")
+    best = scored[0] if scored else _Found()
+    return best._replace(tree=trees[0] if trees else None)
+
+
+def _scores(block: DraftBlock, index: int, candidates: int) -> _Found:
     """(depth, K) scores and ids of one request; what a drafter leaves out of K gets no probability."""
-    block = forest.source
-    if not isinstance(block, DraftBlock):
-        raise TraceError("this drafter has no table of scores: a trace keeps one row of scores a depth")
     if block.logp.shape[2] != 1:
         raise TraceError("scores that depend on the parent's rank: a trace keeps one row of scores a depth")
     depth, width = int(block.depths[index]), min(block.logp.shape[3], candidates)
@@ -248,4 +279,4 @@ def _scores(forest: Forest, index: int, candidates: int) -> tuple[np.ndarray, np
     ids = np.zeros((depth, candidates), dtype=np.int64)
     logp[:, :width] = block.logp[index, :depth, 0, :width]
     ids[:, :width] = block.ids[index, :depth, 0, :width]
-    return logp, ids
+    return _Found(logp, ids)

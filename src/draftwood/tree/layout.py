@@ -53,6 +53,33 @@ def _children(
                 break
 
 
+@compiled
+def _keep(
+    parent: np.ndarray, depth: np.ndarray, rank: np.ndarray, candidates: int, max_depth: int, node_of: np.ndarray
+) -> int:
+    """Fill `node_of` (M,) with each node's new number, -1 where it goes; return how many stay."""
+    node_of[0] = 0
+    count = 1
+    for node in range(1, len(parent)):
+        node_of[node] = -1
+        if rank[node] < candidates and depth[node] <= max_depth and node_of[parent[node]] >= 0:
+            node_of[node] = count
+            count += 1
+    return count
+
+
+def narrowed(tree: DraftTree, *, candidates: int, max_nodes: int, max_depth: int) -> DraftTree:
+    """The tree that tighter limits would have given: at most `candidates` children a node, the likeliest ones.
+
+    Holds for best-first trees whose siblings are ranked by score: what is left keeps its order.
+    """
+    node_of = np.empty(tree.num_rows, np.int32)
+    _keep(tree.parent, tree.depth, tree.rank, candidates, max_depth, node_of)
+    kept = np.flatnonzero(node_of >= 0)[: max_nodes + 1]
+    parent = np.where(kept > 0, node_of[tree.parent[kept]], -1).astype(np.int32)
+    return DraftTree(parent, tree.token[kept], tree.depth[kept], tree.rank[kept], tree.logp[kept])
+
+
 def positions(forest: Forest, root_pos: np.ndarray) -> np.ndarray:
     """Absolute positions of the rows, (T,) int64: the root's, `root_pos` (R,), + depth. Siblings share one."""
     pos: np.ndarray = forest.depth + np.repeat(root_pos, forest.num_rows)
@@ -117,3 +144,4 @@ def warm_up() -> None:
     tree = DraftTree(np.array([-1, 0], np.int32), two.astype(np.int64), two, two, two.astype(np.float64))
     forest, zero = Forest.of([tree]), np.zeros(1, np.int64)
     first_call(lambda: (ancestor_words(forest), descend(forest, forest.token), children(forest, zero, zero, zero)))
+    first_call(lambda: narrowed(tree, candidates=1, max_nodes=1, max_depth=1))

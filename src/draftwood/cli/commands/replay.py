@@ -30,6 +30,12 @@ ProfileOption = Annotated[
 ShapesOption = Annotated[
     str | None, typer.Option("--shapes", metavar="NAMES", help="Fixed shapes: medusa, binary, chain.")
 ]
+PartOption = Annotated[
+    str | None,
+    typer.Option(
+        "--part", metavar="PART", help="Of a union's trace: only its scores, or only its trees; default: both."
+    ),
+]
 BySetOption = Annotated[bool, typer.Option("--by-set", help="A table for every prompt set too.")]
 DiagnosticsOption = Annotated[
     bool, typer.Option("--diagnostics", help="Print the papers' diagnostics of the drafter too.")
@@ -42,6 +48,7 @@ def replay(
     budgets: BudgetsOption = None,
     shapes: ShapesOption = None,
     profile: ProfileOption = None,
+    part: PartOption = None,
     by_set: BySetOption = False,
     diagnostics: DiagnosticsOption = False,
     as_json: JsonOption = False,
@@ -55,6 +62,7 @@ def replay(
 
     with stdout_for_results() as results:
         recorded = load(trace)
+        recorded = recorded if part is None else recorded.part(part)
         if costs is not None:
             costs = with_gains(costs, recorded)
         chosen = None if policies is None else names(policies)
