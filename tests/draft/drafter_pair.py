@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from draftwood.core import DraftBlock
-from draftwood.draft import DraftRequest
+from draftwood.draft import Committed, Drafter, DraftRequest
 from draftwood.draft.dflash import DFlashDrafter, load_drafter
 
 DEMO = Path(__file__).parents[2] / "src" / "draftwood" / "data" / "smollm2-135m-dflash"
@@ -135,7 +135,7 @@ def tiny_drafter(
     """Write the golden checkpoint with config `changes` and load it; a notice fails the test unless it is asked for."""
     config = tiny_config(**changes)
     write_checkpoint(folder, config, tiny_tensors(config))
-    return load_drafter(
+    drafter = load_drafter(
         folder,
         target or ToyTarget(dtype),
         dtype=dtype,
@@ -143,6 +143,28 @@ def tiny_drafter(
         notify=notify or refuse_notice,
         tokenizer_len=tokenizer_len,
     )
+    drafter.allocate(4096, 16)
+    return drafter
+
+
+def ask(request: int, pending: int, context_len: int, block_size: int, candidates: int = 1) -> DraftRequest:
+    """A request for a block whose tree takes what it gets."""
+    return DraftRequest(request, pending, context_len, block_size, candidates, 64, block_size - 1)
+
+
+def commit(drafter: Drafter, request: int, taps: torch.Tensor, tokens: Sequence[int] | None = None) -> None:
+    """Commit rows of one request, which is opened when it is new; a DFlash drafter does not look at tokens."""
+    if isinstance(drafter, DFlashDrafter) and request not in drafter.pool.requests:
+        drafter.open(request, np.zeros(0, np.int64), len(taps) + 128)
+    ids = np.zeros(len(taps), np.int64) if tokens is None else np.array(tokens, np.int64)
+    drafter.commit(Committed((request,), np.array([0, len(taps)]), ids, taps))
+
+
+def draft(drafter: Drafter, requests: Sequence[DraftRequest], candidates: int) -> DraftBlock:
+    """The scores behind the trees that a block drafter proposes."""
+    block = drafter.propose([replace(request, candidates=candidates) for request in requests]).source
+    assert isinstance(block, DraftBlock)
+    return block
 
 
 def refuse_notice(line: str) -> None:
@@ -153,36 +175,3 @@ def refuse_notice(line: str) -> None:
 def taps_of(rows: int, index: int = 102, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """(rows, 96) features as in dflash.md 10.2."""
     return fill([rows, 96], index, -2, 2).to(dtype)
-
-
-@dataclass
-class StubDrafter:
-    """Returns scores that a test chose: `score(request) -> (logp, ids)` of shape (depth, P, K), P = 1 or K."""
-
-    score: Callable[[DraftRequest], tuple[np.ndarray, np.ndarray]]
-    block_size: int = 4
-    target_layer_ids: tuple[int, ...] = (1,)
-    committed: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def depth(self) -> int:
-        return self.block_size - 1
-
-    def draft(self, requests: Sequence[DraftRequest], candidates: int) -> DraftBlock:
-        depths = np.array([request.block_size - 1 for request in requests], dtype=np.int64)
-        scored = [self.score(request) for request in requests]
-        parents, count = scored[0][0].shape[1:]
-        kept = min(candidates, count)
-        parents = min(parents, kept)
-        shape = (len(requests), int(depths.max()), parents, kept)
-        block = DraftBlock(np.full(shape, -np.inf, np.float32), np.zeros(shape, np.int64), depths)
-        for index, ((logp, ids), depth) in enumerate(zip(scored, depths, strict=True)):
-            block.logp[index, :depth] = logp[:depth, :parents, :kept]
-            block.ids[index, :depth] = ids[:depth, :parents, :kept]
-        return block
-
-    def commit(self, request: int, taps: torch.Tensor) -> None:
-        self.committed[request] = self.committed.get(request, 0) + len(taps)
-
-    def release(self, request: int) -> None:
-        self.committed.pop(request, None)

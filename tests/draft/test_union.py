@@ -30,7 +30,7 @@ class ChainDrafter:
         self.kv_rows = 0
         self.refuses: int | None = None
 
-    def allocate(self, kv_rows: int) -> None:
+    def allocate(self, kv_rows: int, requests: int) -> None:
         self.kv_rows = kv_rows
 
     def open(self, request: int, token_ids: np.ndarray, rows: int) -> None:
@@ -67,7 +67,7 @@ def wanted(request: int = 0, **changes: Any) -> DraftRequest:
 def test_sizes() -> None:
     union = UnionDrafter([ChainDrafter(5, 4, (1, 2)), SuffixDrafter(), ChainDrafter(6, 9)])
     assert union.block_size == 33 and union.target_layer_ids == (1, 2) and union.kv_row_bytes == 200
-    union.allocate(77)
+    union.allocate(77, 3)
     assert [part.kv_rows for part in union.parts if isinstance(part, ChainDrafter)] == [77, 77]
     assert UnionDrafter([SuffixDrafter(), SuffixDrafter()]).target_layer_ids == ()
 
@@ -95,7 +95,8 @@ def test_nobody_is_asked_where_nothing_can_be_delivered() -> None:
     one, two = ChainDrafter(5, 9), ChainDrafter(6, 9)
     union = UnionDrafter([one, two])
     forest = union.propose([wanted(0, max_depth=0), wanted(1, pending=3), wanted(2, max_nodes=0)])
-    assert [r.request for r in one.asked] == [1] and [r.request for r in two.asked] == [1]
+    # Request 2 verifies no node: its parts are asked all the same, for a recorder may look on.
+    assert [r.request for r in one.asked] == [1, 2] and [r.request for r in two.asked] == [1, 2]
     assert forest.num_rows.tolist() == [1, 17, 1] and forest.token[forest.offsets[:-1]].tolist() == [1, 3, 1]
     assert union.propose([wanted(0, max_depth=0)]).num_rows.tolist() == [1]
 

@@ -15,13 +15,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
 
 from draftwood.attention import AttendOptions, SdpaBackend
 from draftwood.attention.base import Plan
+from draftwood.batch import Batch, BatchTensors, RequestRows, build
 from draftwood.cache import KVPool
-from draftwood.core import Pack, Segment, Visibility
+from draftwood.core import Visibility
 from draftwood.errors import ModelError, UnsupportedError, UsageError
 from draftwood.models.base import ReferenceModel, TargetModel
 from draftwood.models.hf import HFTarget
-
-NONE = np.empty(0, dtype=np.int64)
 
 
 def text_of(length: int, seed: int = 0) -> np.ndarray:
@@ -29,19 +28,15 @@ def text_of(length: int, seed: int = 0) -> np.ndarray:
 
 
 def new_pool(made: Family) -> KVPool:
-    return KVPool(made.target.spec.layers, dtype=made.target.spec.dtype)
+    return KVPool(made.target.spec.layers, kv_rows=256, dtype=made.target.spec.dtype)
 
 
-def causal(pool: KVPool, request: int, rows: int, row_start: int = 0) -> Segment:
-    return Segment(
-        request,
-        row_start,
-        rows,
-        pool.prefix_len(request),
-        pool.prefix(request),
-        pool.reserve(request, rows),
-        Visibility.CAUSAL,
-    )
+def causal(pool: KVPool, request: int, ids: np.ndarray, logits_from: int | None = 0) -> RequestRows:
+    """The next tokens of a request, behind what is committed."""
+    start, rows = pool.prefix_len(request), len(ids)
+    prefix, staged = pool.prefix(request), pool.reserve(request, rows)
+    pos = start + np.arange(rows)
+    return RequestRows(request, ids, pos, start, prefix, staged, Visibility.CAUSAL, None, logits_from)
 
 
 def chunked(made: Family, text: np.ndarray, chunk: int) -> torch.Tensor:
@@ -51,10 +46,8 @@ def chunked(made: Family, text: np.ndarray, chunk: int) -> torch.Tensor:
     out = []
     for start in range(0, len(text), chunk):
         ids = text[start : start + chunk]
-        rows = np.arange(len(ids))
-        pack = Pack(ids, start + rows, rows, NONE, (causal(pool, 0, len(ids)),))
-        out.append(made.target.forward(pack, pool, (), None))
-        pool.commit(0, rows)
+        out.append(made.target.forward(build([causal(pool, 0, ids)]), pool, (), None))
+        pool.advance(0, len(ids))
     return torch.cat(out)
 
 
@@ -88,13 +81,13 @@ def test_chosen_rows_and_padding() -> None:
     pool = new_pool(made)
     pool.open(0, 16)
     pool.open(1, 16)
-    segments = (causal(pool, 0, 9), causal(pool, 1, 5, row_start=9))
-    padding = 4
-    ids = np.concatenate([text, other, np.full(padding, 3)])
-    pos = np.concatenate([np.arange(9), np.arange(5), np.full(padding, 99)])
-    logit_rows, tap_rows = np.array([8, 11, 13]), np.array([0, 4, 10])
+    batch = build([causal(pool, 0, text), causal(pool, 1, other)], [18])
+    batch.token_ids[14:], batch.pos[14:] = 3, 99
+    batch = replace(batch, logit_rows=np.array([8, 11, 13]), tap_rows=np.array([0, 4, 10]))
+    arrays = (batch.token_ids, batch.pos, batch.kv_rows, batch.ancestors.ravel(), batch.logit_rows, batch.tap_rows)
+    batch = replace(batch, buffer=np.concatenate(arrays))
     taps = torch.full((3, 2 * HIDDEN), torch.nan, dtype=torch.float64)
-    logits = made.target.forward(Pack(ids, pos, logit_rows, tap_rows, segments), pool, (1, 0), taps)
+    logits = made.target.forward(batch, pool, (1, 0), taps)
     whole, second = made.logits([text.tolist()])[0], made.logits([other.tolist()])[0]
     assert (logits - torch.stack([whole[8], second[2], second[4]])).abs().max() < 1e-9
     hidden = [
@@ -122,15 +115,14 @@ def made_logits(made: Family) -> torch.Tensor:
 
 @dataclass
 class Planted:
-    """A backend with a fault: it changes the options of every layer, or the pack."""
+    """A backend with a fault: it changes the options of every layer, or the batch."""
 
     options: Callable[[AttendOptions], AttendOptions] = lambda given: given
-    segment: Callable[[Segment], Segment] = lambda given: given
+    batch: Callable[[Batch], Batch] = lambda given: given
     name = "planted"
 
-    def plan(self, pack: Pack, pool: KVPool, dtype: torch.dtype, device: torch.device) -> Plan:
-        segments = tuple(self.segment(segment) for segment in pack.segments)
-        inner = SdpaBackend().plan(replace(pack, segments=segments), pool, dtype, device)
+    def plan(self, batch: Batch, tensors: BatchTensors, pool: KVPool, dtype: torch.dtype) -> Plan:
+        inner = SdpaBackend().plan(self.batch(batch), tensors, pool, dtype)
         change = self.options
 
         class Changed:
@@ -140,10 +132,8 @@ class Planted:
         return Changed()
 
 
-def as_chain(segment: Segment) -> Segment:
-    if segment.visibility is not Visibility.ANCESTORS:
-        return segment
-    return replace(segment, visibility=Visibility.CAUSAL, visible=None)
+def as_chain(batch: Batch) -> Batch:
+    return replace(batch, visibility=(Visibility.CAUSAL,) * len(batch.requests))
 
 
 FAULTS = {
@@ -152,9 +142,9 @@ FAULTS = {
     "window off by one": ("mistral", Planted(options=lambda o: replace(o, window=9))),
     "softcap": ("gemma2", Planted(options=lambda o: replace(o, softcap=None))),
     "sinks": ("gpt_oss", Planted(options=lambda o: replace(o, sinks=None))),
-    "tree as chain": ("qwen3", Planted(segment=as_chain)),
-    "prefix lost": ("qwen3", Planted(segment=lambda s: replace(s, prefix=(), prefix_len=0))),
-    "looks ahead": ("llama", Planted(segment=lambda s: replace(s, visibility=Visibility.FULL, visible=None))),
+    "tree as chain": ("qwen3", Planted(batch=as_chain)),
+    "prefix lost": ("qwen3", Planted(batch=lambda s: replace(s, prefix=((),), prefix_len=0 * s.prefix_len))),
+    "looks ahead": ("llama", Planted(batch=lambda s: replace(s, visibility=(Visibility.FULL,)))),
 }
 
 

@@ -10,6 +10,7 @@ from scipy.stats import chi2
 from draftwood.core import Sampling
 from draftwood.errors import UsageError
 from draftwood.verify import CounterDraw, Gumbel, chooser, greedy
+from draftwood.verify.sampling import _on_device, gumbel
 from draftwood.verify.uniform import position_key, uniform, uniforms
 
 FALSE_ALARM = 1e-4
@@ -75,8 +76,11 @@ def test_kernel_draws_what_the_tensors_draw(vocabulary: int, spread: float) -> N
             logits[rng.random((4, vocabulary)) < 0.3] = -torch.inf
             logits[:, 1] = 0.0
         pos = np.array([9, 10, 10, 4000])
-        gumbel = Gumbel(0.7, seed, completion=2)
-        assert gumbel(logits, pos).tolist() == gumbel._on_device(logits, pos).tolist()
+        keys = [position_key(seed, 2, int(at)) for at in pos]
+        temperature = np.array([0.7, 1.3, 0.7, 0.2])
+        tensors = _on_device(logits, temperature, keys)
+        assert gumbel(logits, temperature, keys).tolist() == tensors.tolist()
+        assert Gumbel(0.7, seed, completion=2)(logits, pos)[[0, 2]].tolist() == tensors[[0, 2]].tolist()
 
 
 def test_kernel_equals_the_formula_written_out() -> None:

@@ -218,6 +218,10 @@ class DFlashDrafter:
             raise UsageError(f"requests {[request.request for request in requests]}: expected distinct ones")
         for request in requests:
             name, length, rows = request.request, request.context_len, request.block_size
+            if name not in self._lengths:
+                raise UsageError(f"request {name}: expected one that is open")
+            if request.candidates < 1:
+                raise UsageError(f"request {name}: {request.candidates} candidates: expected at least 1")
             if not 2 <= rows <= self.block_size:
                 raise UsageError(f"request {name}: block size {rows}: expected 2 to {self.block_size}")
             if length + rows > limit:

@@ -63,8 +63,9 @@ def walk(
     *,
     controls: Controls | None = None,
     want_logp: bool = False,
+    everywhere: bool | None = None,
 ) -> Verdict:
-    """Walk one tree; with `controls`, which depend on the path, node by node.
+    """Walk one tree, as `walk_forest`; with `controls`, which depend on the path, node by node.
 
     `want_logp` adds the float64 log-probability of every decided token under the target's own softmax (temperature 1,
     no processors). Raises NonFiniteLogitsError where `walk_forest` has a fault.
@@ -76,7 +77,11 @@ def walk(
 
         return verdict(tree, logits, visit(tree, logits, decide, root_pos, controls), want_logp)
     forest = Forest.of([tree])
-    found = walk_forest(forest, logits, lambda rows, tree, pos: judged(rows, choose(rows, pos)), np.array([root_pos]))
+
+    def decide_rows(rows: torch.Tensor, tree: np.ndarray, pos: np.ndarray) -> torch.Tensor:
+        return judged(rows, choose(rows, pos))
+
+    found = walk_forest(forest, logits, decide_rows, np.array([root_pos]), everywhere=everywhere)
     for fault in found.faults.values():
         raise fault
     return verdict(tree, logits, Path(found.path(0, forest).tolist(), int(found.pending[0])), want_logp)
