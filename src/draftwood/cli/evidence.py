@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
+from ..files import check_folder
 from .io import notice, read_argument
 
 if TYPE_CHECKING:
@@ -91,8 +92,6 @@ def render_units(
 
 def check_parent(path: Path, option: str) -> None:
     """Raise UsageError unless a file can be made at `path`: found out before hours of work, not after."""
-    from ..bench.results import check_folder
-
     if path.is_dir():
         raise UsageError(f"{option} {path}: is a folder, expected a file name")
     if not path.parent.is_dir():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import sys
 from collections.abc import Iterator
@@ -12,6 +10,7 @@ from io import TextIOWrapper
 from typing import Any, TextIO
 
 from ..errors import UsageError
+from ..files import json_line
 
 STDIN_MARK = "-"
 STDOUT = 1
@@ -78,7 +77,7 @@ def stdout_for_results() -> Iterator[TextIO]:
 
 def write_json(value: Any, stream: TextIO | None = None) -> None:
     """Exactly one JSON object and a line end, in ASCII; numbers that are not finite become null."""
-    write(json.dumps(_finite(value), allow_nan=False) + "\n", stream)
+    write(json_line(value), stream)
 
 
 def read_prompt(argument: str) -> str:
@@ -103,16 +102,6 @@ def _decoded(data: bytes, name: str) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"{name}: byte 0x{data[error.start]:02x} at offset {error.start} is not UTF-8") from error
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
 
 
 def _one_line(message: str) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 
 from ..draft.dflash import DFlashDrafter
 from ..errors import UsageError
+from ..files import write_file
 from .forced import ForcedText, Position, Scores
 
 SCHEMA = 1
@@ -114,13 +115,7 @@ def to_json(baseline: Baseline) -> dict[str, Any]:
 
 def write_baseline(baseline: Baseline, path: Path) -> None:
     """Write the file whole or not at all. Raises UsageError when it cannot be written."""
-    partial = path.with_name(f"{path.name}.part")
-    try:
-        partial.write_text(json.dumps(to_json(baseline), allow_nan=False) + "\n", encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise UsageError(f"{path}: cannot be written ({error.strerror})") from error
+    write_file(path, json.dumps(to_json(baseline), allow_nan=False) + "\n", UsageError)
 
 
 def read_baseline(path: Path, vocab_size: int) -> Baseline:

@@ -12,7 +12,8 @@ from ..bench.plan import CHAIN, PLAIN
 from ..bench.runner import Sample
 from ..bench.session import BenchRun
 from ..bench.summary import OVERALL, Line
-from .trees import write_whole
+from ..errors import UsageError
+from ..files import write_file
 
 MARKERS = "osD^vPX*<>"
 LINES = ("-", "--", "-.", ":")
@@ -142,5 +143,5 @@ def _figure() -> tuple[Any, Any]:
 def _save(figure: Any, path: Path, kind: str) -> Path:
     data = io.BytesIO()
     figure.savefig(data, format=kind, dpi=144)
-    write_whole(path, data.getvalue())
+    write_file(path, data.getvalue(), UsageError)
     return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from ..cost.profile import CAST_CONTEXT, CostProfile
 from ..errors import UsageError
+from ..files import write_file
 
 DPI = 144
 _MARKERS = "osD^vPX*"
@@ -53,7 +55,9 @@ def plot_costs(profile: CostProfile, path: Path, *, width: int | None = None) ->
     axes.grid(True, color="0.9")
     axes.legend(loc="upper left", fontsize=8, framealpha=0.9)
     figure.suptitle(_title(profile), fontsize=9)
-    figure.savefig(path, format="png", metadata={"Title": "Cost profile"})
+    data = io.BytesIO()
+    figure.savefig(data, format="png", metadata={"Title": "Cost profile"})
+    write_file(path, data.getvalue())
 
 
 def _draw_context(axes: Any, profile: CostProfile, at: int, every: np.ndarray, marker: str, grey: str) -> None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from html import escape
-from pathlib import Path
 
+from ..errors import UsageError
+from ..files import write_file
 from .report_assets import PAGE_CSS, PAGE_JS
-from .trees import TREE_CSS, draw_svg, visible_title, write_whole
+from .trees import TREE_CSS, draw_svg, visible_title
 from .views import RoundView, visible
 
 HUES = 6
@@ -60,7 +61,7 @@ def html_report(
 
 def save_report(path: str | os.PathLike[str], page: str) -> None:
     """Write the page, whole or not at all; raises `UsageError` if the folder cannot be written."""
-    write_whole(Path(path), page.encode("utf-8", "backslashreplace"))
+    write_file(path, page.encode("utf-8", "backslashreplace"), UsageError)
 
 
 def _facts(facts: Mapping[str, str]) -> str:

@@ -13,6 +13,7 @@ from html import escape
 from pathlib import Path
 
 from ..errors import UsageError
+from ..files import write_file
 from .views import SHOWN_NODES, TreeView, shown_nodes, visible
 
 BOX_WIDTH, BOX_HEIGHT = 112, 34
@@ -158,19 +159,7 @@ def save_picture(view: TreeView, path: str | os.PathLike[str], *, title: str = "
         data = draw_png(view, title=title)
     else:
         raise UsageError(f"picture {target}: expected a name that ends in .svg or .png")
-    write_whole(target, data)
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file that is never seen half written; raises `UsageError`, one line, if it cannot be."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        scratch.write_bytes(data)
-        os.replace(scratch, path)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written ({error.strerror})") from error
-    finally:
-        scratch.unlink(missing_ok=True)
+    write_file(target, data, UsageError)
 
 
 def visible_title(text: str) -> str:

@@ -57,6 +57,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import TraceError
+from ..files import write_arrays
 from .check import check_requests, check_rounds, check_trees
 
 SCHEMA = 2
@@ -222,16 +223,7 @@ class Trace:
 
         Raises `TraceError` if the folder cannot be written.
         """
-        target, arrays = Path(path), self._arrays()
-        scratch = target.with_name(f".{target.name}.{os.getpid()}.part")
-        try:
-            with scratch.open("wb") as file:
-                np.savez_compressed(file, allow_pickle=False, **arrays)
-            os.replace(scratch, target)
-        except OSError as error:
-            raise TraceError(f"trace {target}: cannot be written ({error.strerror})") from error
-        finally:
-            scratch.unlink(missing_ok=True)
+        write_arrays(path, self._arrays(), lambda reason: TraceError(f"trace {reason}"))
 
     def _arrays(self) -> dict[str, Any]:
         meta = {"schema": SCHEMA, **asdict(self.meta)}

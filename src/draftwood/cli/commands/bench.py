@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from ...errors import UsageError
+from ...files import check_folder, write_file
 from ..evidence import adopt_profile, end_ids, load_profile, names, numbers, progress, prompt_sets, render_units
 from ..io import notice, stdout_for_results, write, write_json
 from ..load import LoadOptions, check_pair, load_engine, waiting_for
@@ -221,7 +222,6 @@ def _check(
     methods_from: Path | None,
 ) -> list[PromptSet]:
     """Refuse what can be refused before a model is loaded; returns the prompt sets."""
-    from ...bench.results import check_folder
     from ...bench.summary import TIMERS
     from ...policy import POLICIES
 
@@ -315,7 +315,6 @@ def _write_reports(job: _Job, run: BenchRun, where: dict[str, Any], samples: Seq
     """Markdown and plots beside the results."""
     from ...bench.tables import markdown
     from ...draw.bench_plots import plots_available, save_plots
-    from ...draw.trees import write_whole
 
     hardware = where["hardware"]
     facts = {
@@ -324,7 +323,7 @@ def _write_reports(job: _Job, run: BenchRun, where: dict[str, Any], samples: Seq
         "revision": f"{where['git']['revision']}{' (dirty)' if where['git']['dirty'] else ''}",
         "versions": ", ".join(f"{name} {version}" for name, version in where["versions"].items()),
     }
-    write_whole(folder / "results.md", markdown(run, facts).encode())
+    write_file(folder / "results.md", markdown(run, facts), UsageError)
     if not job.plots:
         return
     if not plots_available():

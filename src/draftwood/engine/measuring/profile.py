@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from ...cost import schema
 from ...cost.identity import Identity
 from ...cost.profile import CostProfile
 from ...errors import CostError, UsageError
+from ...files import write_file
 from .assemble import assemble
 from .gains import collect_gains, encoded_prompts
 from .plan import CONTEXTS, QUICK_CONTEXTS, Plan, check_max_nodes, fitting_contexts, full_plan, quick_plan
@@ -147,17 +147,6 @@ def load_partial(path: Path, plan: Plan, identity: Identity | None) -> Log:
     return Log.from_json(document.get("log"))
 
 
-def write_json_at_once(path: Path, document: dict[str, Any]) -> None:
-    """Write a file that is never seen half written; raises OSError."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(json.dumps(document, allow_nan=False), encoding="utf-8")
-        os.replace(part, path)
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
-
-
 def _save_partial(path: Path | None, plan: Plan, identity: Identity | None, log: Log) -> None:
     if path is None:
         return
@@ -167,10 +156,7 @@ def _save_partial(path: Path | None, plan: Plan, identity: Identity | None, log:
         "identity": None if identity is None else identity.to_json(),
         "log": log.to_json(),
     }
-    try:
-        write_json_at_once(path, document)
-    except OSError as error:
-        raise CostError(f"{path}: cannot be written ({error.strerror})") from error
+    write_file(path, json.dumps(document, allow_nan=False), CostError)
 
 
 def _plain_plan(plan: Plan) -> dict[str, Any]:
