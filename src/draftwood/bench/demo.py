@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Protocol
 
@@ -12,9 +12,8 @@ from ..certify.verdict import Same, compare_output, summarise
 from ..core import RoundRecord
 from ..errors import UsageError
 from ..policy import POLICIES
+from .plan import CHAIN, PLAIN, BenchRow, fixed_row
 
-PLAIN = "ar"
-CHAIN = "chain"
 COST_AWARE = tuple(name for name, policy in POLICIES.items() if policy.needs_costs)
 WARM_UP_TOKENS = 8
 
@@ -56,20 +55,11 @@ class DemoPrompt:
     prompt: str
 
 
-@dataclass(frozen=True, slots=True)
-class DemoRow:
-    """One line of the table: a policy with its options."""
-
-    label: str
-    policy: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
 DEMO_ROWS = (
-    DemoRow(PLAIN, PLAIN),
-    DemoRow(CHAIN, CHAIN),
-    *(DemoRow(f"ddtree {budget}", "ddtree", {"budget": budget}) for budget in (8, 16, 32)),
-    *(DemoRow(name, name) for name in COST_AWARE),
+    BenchRow(PLAIN, PLAIN),
+    BenchRow(CHAIN, CHAIN),
+    *(fixed_row(budget) for budget in (8, 16, 32)),
+    *(BenchRow(name, name) for name in COST_AWARE),
 )
 
 
@@ -100,7 +90,7 @@ def demo_prompts() -> list[DemoPrompt]:
 
 def run_demo(
     engine: DemoEngine,
-    rows: Sequence[DemoRow],
+    rows: Sequence[BenchRow],
     prompts: Sequence[DemoPrompt],
     max_tokens: int,
     advance: Callable[[], None] = lambda: None,

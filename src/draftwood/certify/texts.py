@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Protocol
 
-from ..bench.plan import PLAIN, BenchRow
 from ..core import Sampling
 from ..engine import Engine
 from ..errors import UsageError
@@ -16,6 +15,26 @@ from .verdict import Same, TopTwo, compare_output, first_difference, near_tie_to
 
 ReferenceKind = Literal["native", "ar"]
 REFERENCES: tuple[ReferenceKind, ...] = ("native", "ar")
+
+
+class CheckedRow(Protocol):
+    """What is checked: a policy with its options, under a label; the rows of a bench are some."""
+
+    @property
+    def label(self) -> str:
+        """Its name in the report."""
+
+    @property
+    def policy(self) -> str:
+        """Name of the policy."""
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The policy's own."""
+
+    @property
+    def block_size(self) -> int | None:
+        """Of the drafter; None: the checkpoint's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +105,7 @@ class TextCheck:
 
 def run_check(
     engine: Engine,
-    rows: Sequence[BenchRow],
+    rows: Sequence[CheckedRow],
     units: Sequence[Unit],
     settings: CheckSettings,
     advance: Callable[[], None] = lambda: None,
@@ -102,7 +121,7 @@ def run_check(
     plain = _plain_outputs(engine, reference, units, settings, advance)
     checks = []
     for row in rows:
-        outputs, rounds = _outputs(engine, row, units, settings, advance)
+        outputs, rounds = _outputs(engine, units, settings, advance, row)
         found = [
             compare_text(engine.dtype_name, reference, unit, output, expected, settings.sampling())
             for unit, output, expected in zip(units, outputs, plain, strict=True)
@@ -182,7 +201,7 @@ def _plain_outputs(
     advance: Callable[[], None],
 ) -> list[list[int]]:
     if settings.reference == "ar":
-        return _outputs(engine, BenchRow(PLAIN, PLAIN), units, settings, advance)[0]
+        return _outputs(engine, units, settings, advance)[0]
     end_ids = frozenset[int]()
     if engine.codec is not None:
         end_ids = frozenset(engine.codec.raw_end_ids if settings.raw else engine.codec.end_ids)
@@ -195,25 +214,25 @@ def _plain_outputs(
 
 def _outputs(
     engine: Engine,
-    row: BenchRow,
     units: Sequence[Unit],
     settings: CheckSettings,
     advance: Callable[[], None],
+    row: CheckedRow | None = None,
 ) -> tuple[list[list[int]], list[int]]:
-    """Output ids of every prompt, and the committed length of every round."""
+    """Output ids of every prompt under `row` (None: plainly), and the committed length of every round."""
     outputs: list[list[int]] = []
     committed: list[int] = []
     for start in range(0, len(units), settings.batch):
         together = units[start : start + settings.batch]
         generations = engine.generate(
             [unit.prompt_ids for unit in together],
-            policy=row.policy,
+            policy="ar" if row is None else row.policy,
             raw=settings.raw,
             max_tokens=settings.max_tokens,
             temperature=settings.temperature,
             seed=settings.seed,
-            block_size=row.block_size,
-            **row.options,
+            block_size=None if row is None else row.block_size,
+            **({} if row is None else row.options),
         )
         for generation in generations:
             outputs.append(generation.token_ids)

@@ -13,8 +13,9 @@ from html import escape
 
 from ..errors import UsageError
 from ..files import write_file
+from .layout import visible_title
 from .report_assets import PAGE_CSS, PAGE_JS
-from .trees import TREE_CSS, draw_svg, visible_title
+from .trees import TREE_CSS, draw_svg
 from .views import RoundView, visible
 
 HUES = 6

@@ -9,7 +9,8 @@ import numpy as np
 
 from ..core import DraftTree
 from ..errors import TraceError
-from .format import MAX_CANDIDATES, RequestTable, RoundTable, Trace, TraceMeta, TreeTable
+from .format import MAX_CANDIDATES, Trace
+from .tables import RequestTable, RoundTable, TraceMeta, TreeTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,9 @@ from ..errors import TraceError, UsageError
 from ..policy import Policy, PolicyState, RoundCosts, RoundOutcome
 from ..prompts.units import Unit
 from .builder import TraceBuilder, TraceRound
-from .format import MAX_CANDIDATES, Trace, TraceMeta
+from .format import MAX_CANDIDATES, Trace
 from .replay import policy_options
+from .tables import TraceMeta
 
 FACTOR_NAMES = ("base", "slope", "draft")
 EVERY_POSITION_BATCH = 8
