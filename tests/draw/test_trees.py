@@ -10,8 +10,8 @@ import pytest
 
 from draftwood.core import DraftTree
 from draftwood.draw import layout as draw
-from draftwood.draw.png import draw_png
 from draftwood.draw.layout import BOX_HEIGHT, COLUMN, lay_out
+from draftwood.draw.png import draw_png
 from draftwood.draw.trees import TREE_CSS, draw_svg, draw_text, save_picture
 from draftwood.draw.views import TreeView, shown_nodes, tree_view, visible
 from draftwood.errors import DraftwoodError, UsageError
