@@ -1,10 +1,8 @@
-"""Steps that several commands share: prompt sets, profiles, policies, files to write, progress."""
+"""Steps that several commands share: prompt sets, profiles, policies, files to write."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,18 +95,3 @@ def check_parent(path: Path, option: str) -> None:
     if not path.parent.is_dir():
         raise UsageError(f"{option} {path}: no folder {path.parent}")
     check_folder(path.parent)
-
-
-@contextmanager
-def progress(what: str, total: int) -> Iterator[Callable[[], None]]:
-    """A progress bar on standard error, gone when done; nothing where standard error is not a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda: bar.advance(task)

@@ -12,9 +12,9 @@ import typer
 
 from ...errors import UsageError
 from ...files import check_folder, write_file
-from ..evidence import adopt_profile, end_ids, load_profile, names, numbers, progress, prompt_sets, render_units
+from ..evidence import adopt_profile, end_ids, load_profile, names, numbers, prompt_sets, render_units
 from ..io import notice, stdout_for_results, write, write_json
-from ..load import LoadOptions, check_pair, load_engine, waiting_for
+from ..load import LoadOptions, check_pair, load_engine
 from ..options import (
     BlockOption,
     BudgetsOption,
@@ -36,6 +36,7 @@ from ..options import (
     at_least_one,
     number,
 )
+from ..progress import progress, waiting_for
 
 if TYPE_CHECKING:
     from ... import Engine
@@ -204,9 +205,16 @@ class _Job:
             if self.output is not None:
                 save_results(self.output, run.to_json(), where.to_json())
 
-        with progress("measuring", total - (len(store.samples) if store is not None else 0)) as advance:
+        with progress("measuring", total - (len(store.samples) if store is not None else 0)) as bar:
             run = run_bench(
-                engine, panels, self.units, options, store, methods=self.methods, advance=advance, set_ended=set_ended
+                engine,
+                panels,
+                self.units,
+                options,
+                store,
+                methods=self.methods,
+                advance=bar.advance,
+                set_ended=set_ended,
             )
         if self.output is not None and store is not None:
             _write_reports(self, run, where.to_json(), store.samples, self.output)

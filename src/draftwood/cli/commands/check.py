@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from ...errors import UsageError
-from ..evidence import adopt_profile, load_profile, names, numbers, progress, prompt_sets
+from ..evidence import adopt_profile, load_profile, names, numbers, prompt_sets
 from ..io import stdout_for_results, write, write_json
-from ..load import LoadOptions, check_pair, load_engine, waiting_for
+from ..load import LoadOptions, check_pair, load_engine
 from ..options import (
     BudgetsOption,
     DeviceOption,
@@ -29,6 +29,7 @@ from ..options import (
     ThreadsOption,
     at_least_one,
 )
+from ..progress import progress, waiting_for
 from .demo import machine_facts
 
 if TYPE_CHECKING:
@@ -139,9 +140,9 @@ def certify(
     from ...certify.texts import run_check
 
     texts, laws = [], []
-    with progress("comparing texts", len(settings) * (1 + len(rows)) * len(units)) as advance:
+    with progress("comparing texts", len(settings) * (1 + len(rows)) * len(units)) as bar:
         for setting in settings:
-            texts += run_check(engine, rows, units, setting, advance)
+            texts += run_check(engine, rows, units, setting, bar.advance)
     sampled = [setting for setting in settings if setting.temperature > 0]
     cases = record_cases(engine, units) if sampled and engine.has_drafter else []
     for setting in sampled if cases else []:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
 from ...models.machine import processor_name
 from ..io import stdout_for_results, write, write_json
-from ..load import LoadOptions, check_pair, load_engine, waiting_for
+from ..load import LoadOptions, check_pair, load_engine
 from ..options import (
     DeviceOption,
     Dtype,
@@ -24,6 +22,7 @@ from ..options import (
     StaleOption,
     ThreadsOption,
 )
+from ..progress import progress, waiting_for
 
 if TYPE_CHECKING:
     from ... import Engine
@@ -33,12 +32,6 @@ DEMO_MODEL = "demo:smollm2"
 TableStyle = Literal["unicode", "ascii", "markdown"]
 
 MarkdownOption = Annotated[bool, typer.Option("--markdown", help="Print the table in Markdown.")]
-
-
-class Advance(Protocol):
-    """Called after each generation."""
-
-    def __call__(self) -> None: ...
 
 
 def demo(
@@ -61,8 +54,8 @@ def demo(
     with stdout_for_results() as results:
         with waiting_for(f"loading {DEMO_MODEL} (the first time: converting it, half a minute)"):
             engine = load_engine(load)
-        with _progress(len(prompts) * len(DEMO_ROWS)) as advance:
-            lines = run_demo(engine, DEMO_ROWS, prompts, max_tokens, advance)
+        with progress("decoding", len(prompts) * len(DEMO_ROWS)) as bar:
+            lines = run_demo(engine, DEMO_ROWS, prompts, max_tokens, bar.advance)
         facts = machine_facts(engine)
         if as_json:
             write_json({"machine": facts, "max_tokens": max_tokens, "rows": [asdict(line) for line in lines]}, results)
@@ -122,18 +115,3 @@ def _table_style(markdown: bool, stream: TextIO) -> TableStyle:
 
 def _number(value: float | None, unit: str = "") -> str:
     return "-" if value is None else f"{value:.2f}{unit}"
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Advance]:
-    """A progress bar on standard error, gone when done; nothing where standard error is not a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("decoding"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("decoding", total=total)
-        yield lambda: bar.advance(task)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -13,7 +11,7 @@ import typer
 from ...errors import ModelError, UnsupportedError
 from ..evidence import check_parent
 from ..io import notice, stdout_for_results, write, write_json
-from ..load import LoadOptions, check_pair, load_engine, waiting_for
+from ..load import LoadOptions, check_pair, load_engine
 from ..options import (
     DeviceOption,
     DrafterOption,
@@ -24,6 +22,7 @@ from ..options import (
     ThreadsOption,
     at_least_one,
 )
+from ..progress import waiting_for
 from .demo import machine_facts
 
 if TYPE_CHECKING:
@@ -73,7 +72,10 @@ def doctor(
             _save(engine, save_baseline, results)
             return
         stored = None if no_baseline else _stored(engine, baseline)
-        found = _consult(engine, stored, positions)
+        from ...doctor.consult import Prescription, consult
+
+        with waiting_for("measuring") as wait:
+            found = consult(engine, stored, Prescription(positions), lambda what: wait.tell(f"measuring: {what}"))
         facts = {"schema": SCHEMA, "model": model, "machine": machine_facts(engine)}
         if as_json:
             write_json({**facts, **as_object(found)}, results)
@@ -168,13 +170,6 @@ def _stored(engine: Engine, path: Path | None) -> Baseline | None:
     return None if path is None else read_baseline(path, engine.state.target.spec.vocab_size)
 
 
-def _consult(engine: Engine, stored: Baseline | None, positions: int) -> Diagnosis:
-    from ...doctor.consult import Prescription, consult
-
-    with _telling() as tell:
-        return consult(engine, stored, Prescription(positions), tell)
-
-
 def _save(engine: Engine, path: Path, results: TextIO) -> None:
     from ...doctor.baseline import write_baseline
     from ...doctor.consult import measure_baseline
@@ -184,17 +179,3 @@ def _save(engine: Engine, path: Path, results: TextIO) -> None:
     write_baseline(baseline, path)
     rates = " ".join(f"{rate:.3f}" for rate in baseline.hit_rate())
     write(f"{path}: {sum(map(len, baseline.logp))} positions, hit rate by depth {rates}\n", results)
-
-
-@contextmanager
-def _telling() -> Iterator[Any]:
-    """Shows on a terminal what is being tried."""
-    import sys
-
-    if not sys.stderr.isatty():
-        yield lambda what: None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("measuring", spinner="line") as status:
-        yield lambda what: status.update(f"measuring: {what}")

@@ -13,7 +13,7 @@ from ...errors import RequestError, UsageError
 from ..batch import BatchOption, BatchOptions, MinNodesOption, ShareOption
 from ..evidence import prompt_sets
 from ..io import notice, read_argument, read_prompt, stdout_for_results, write, write_json
-from ..load import LoadOptions, check_pair, load_engine, waiting_for
+from ..load import LoadOptions, check_pair, load_engine
 from ..options import (
     BlockOption,
     BudgetOption,
@@ -40,6 +40,7 @@ from ..options import (
     number,
     policy_name,
 )
+from ..progress import waiting_for
 
 if TYPE_CHECKING:
     from ... import Engine, RequestOutput

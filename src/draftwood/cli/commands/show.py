@@ -10,7 +10,7 @@ import typer
 from ...errors import UsageError
 from ..evidence import adopt_profile, check_parent, end_ids, load_profile, make_rule
 from ..io import notice, read_argument, read_prompt, stdout_for_results, write
-from ..load import LoadOptions, check_pair, load_engine, waiting_for
+from ..load import LoadOptions, check_pair, load_engine
 from ..options import (
     BudgetOption,
     CandidatesOption,
@@ -32,6 +32,7 @@ from ..options import (
     integer,
     policy_name,
 )
+from ..progress import waiting_for
 
 if TYPE_CHECKING:
     from ...draw.show import ShownGeneration
