@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import importlib.util
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +20,6 @@ from families import family
 
 from draftwood import Engine
 from draftwood.attention import SdpaBackend
-from draftwood.cli.load import cache_folder
 from draftwood.doctor import consult as consulting
 from draftwood.doctor.baseline import Baseline, baseline_path, read_baseline
 from draftwood.doctor.consult import Prescription, consult, measure_baseline, pair_of, with_thinking
@@ -77,7 +75,7 @@ class Ward:
 @pytest.fixture(scope="module")
 def ward() -> Iterator[Ward]:
     threads = torch.get_num_threads()
-    engine = Engine.load("demo:smollm2", dtype="float32", cache_dir=cache_folder(os.environ), threads=1)
+    engine = Engine.load("demo:smollm2", dtype="float32", threads=1)
     drafter = engine.state.drafter
     assert isinstance(drafter, DFlashDrafter)
     baseline = read_baseline(baseline_path(drafter), engine.state.target.spec.vocab_size)

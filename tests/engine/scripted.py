@@ -64,12 +64,15 @@ class Play:
     sure: bool = False
     """Whether the drafter always puts the true token first."""
     context_limit: int = 4096
+    max_kv_rows: int | None = None
 
     def __post_init__(self) -> None:
         self.target = ScriptedTarget(self.vocab, context_limit=self.context_limit)
         kind = SureDrafter if self.sure else KnowingDrafter
         self.drafter = kind(self.vocab, block_size=self.block_size, target_layer_ids=(0,))
-        self.engine = Engine(self.target, self.drafter, codec=self.codec, config=EngineConfig())
+        self.engine = Engine(
+            self.target, self.drafter, codec=self.codec, config=EngineConfig(max_kv_rows=self.max_kv_rows)
+        )
 
     def submit(
         self, text: Sequence[int], policy: str, prompt: Sequence[int] = PROMPT, dice: int = 0, **options: object

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 from draftwood import Engine
-from draftwood.cli.load import cache_folder
 from draftwood.models.hf import HFTarget
 from draftwood.models.source import DEMO_INSTALL, DEMO_PACKAGE
 
@@ -36,7 +34,7 @@ def one_thread() -> None:
 def engine() -> Iterator[Engine]:
     """The demo pair in float32, its conversion cached where the command line keeps it."""
     threads = torch.get_num_threads()
-    yield Engine.load("demo:smollm2", dtype="float32", threads=1, cache_dir=cache_folder(os.environ))
+    yield Engine.load("demo:smollm2", dtype="float32", threads=1)
     torch.set_num_threads(threads)
 
 

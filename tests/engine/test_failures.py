@@ -18,7 +18,8 @@ from scripted import Play
 from stepping import submit
 
 from draftwood.attention import SdpaBackend
-from draftwood.core import DraftBlock, Pack
+from draftwood.batch import Batch
+from draftwood.core import Forest
 from draftwood.draft.base import DraftRequest
 from draftwood.engine import Engine, EngineConfig, Request, SamplingParams
 from draftwood.engine.step import STAGE_NAMES, Stages
@@ -116,21 +117,21 @@ def test_drafting_a_token_that_gives_nan_changes_nothing(case: str) -> None:
     for dice, (prompt, text) in enumerate(clean):
         requests.append(submit(engine, prompt, policy_case(case), SamplingParams(24, end_ids=frozenset())))
         drafter.know(requests[-1].id, [*prompt, *text], dice)
-    packs: list[Pack] = []
-    with engine.loop.watching(lambda stages: replace(stages, pack=kept(stages.pack, packs))):
+    batches: list[Batch] = []
+    with engine.loop.watching(lambda stages: replace(stages, pack=kept(stages.pack, batches))):
         while engine.loop.step():
             engine.check_integrity()
-    assert sum(BROKEN in pack.token_ids for pack in packs) >= 3
+    assert sum(BROKEN in batch.token_ids for batch in batches) >= 3
     assert [request.token_ids for request in requests] == [text for _, text in clean]
     assert all(sum(record.committed for record in request.rounds) == 23 for request in requests)
 
 
-def kept(stage: Callable[..., Pack], packs: list[Pack]) -> Callable[..., Pack]:
+def kept(stage: Callable[..., Batch], batches: list[Batch]) -> Callable[..., Batch]:
     """The stage, its results noted."""
 
-    def run(*args: Any) -> Pack:
-        packs.append(stage(*args))
-        return packs[-1]
+    def run(*args: Any) -> Batch:
+        batches.append(stage(*args))
+        return batches[-1]
 
     return run
 
@@ -155,13 +156,13 @@ class SometimesNan:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def draft(self, requests: list[DraftRequest], candidates: int) -> DraftBlock:
-        if any(one.request == self.bad and one.context_len > 15 for one in requests):
-            raise NonFiniteLogitsError(f"request {self.bad}: drafter's scores are not finite")
-        return self.inner.draft(requests, candidates)
+    def propose(self, wanted: list[DraftRequest]) -> Forest:
+        faulty = {at: "nan" for at, one in enumerate(wanted) if one.request == self.bad and one.context_len > 15}
+        nodes = np.array([0 if at in faulty else one.max_nodes for at, one in enumerate(wanted)])
+        return replace(self.inner.propose(wanted).prefix(nodes), faulty=faulty)
 
 
-def test_a_drafter_that_gives_nan_stops_that_request_alone() -> None:
+def test_a_drafter_that_gives_nan_leaves_the_text_to_plain_rounds(caplog: pytest.LogCaptureFixture) -> None:
     made = family("qwen3", "float64")
     wanted = greedy_wanted("qwen3", "float64", RAGGED)
     inner = knowing()
@@ -176,14 +177,19 @@ def test_a_drafter_that_gives_nan_stops_that_request_alone() -> None:
     drafter.bad = requests[2].id
     while engine.loop.step():
         engine.check_integrity()
-    assert requests[2].finish_reason == "error" and str(drafter.bad) in str(requests[2].error)
-    assert 1 < len(requests[2].token_ids) < len(wanted[2].text)
-    for index in (0, 1, 3, 4):
-        assert requests[index].token_ids == wanted[index].text
+    for index in range(5):
+        assert requests[index].token_ids == wanted[index].text and requests[index].finish_reason == "length"
+    late = [record for record in requests[2].rounds if record.context > 15]
+    assert len(late) > 5 and all((one.rows, one.committed, one.drafted) == (1, 1, False) for one in late)
+    assert requests[2].faulty_drafts == sum(one.context < requests[2].committed - 1 for one in late)
+    assert [request.faulty_drafts for request in requests[:2] + requests[3:]] == [0] * 4
+    assert [line.getMessage() for line in caplog.records] == [
+        f"request {drafter.bad}: nan: such rounds are decoded plainly"
+    ]
     assert engine.state.pool.requests == () and inner.taps == {}
 
 
-def test_nan_in_a_real_drafter_names_the_request(tmp_path: Path) -> None:
+def test_nan_in_a_real_drafter_is_counted_and_changes_no_text(tmp_path: Path) -> None:
     made = family("llama", "float64")
     drafter = random_drafter(tmp_path, made)
     with torch.no_grad():
@@ -192,8 +198,10 @@ def test_nan_in_a_real_drafter_names_the_request(tmp_path: Path) -> None:
     request = submit(engine, [1, 2, 3], make_policy("chain"), SamplingParams(8, end_ids=frozenset()))
     while engine.loop.step():
         engine.check_integrity()
-    assert isinstance(request.error, NonFiniteLogitsError)
-    assert str(request.error) == f"request {request.id}: drafter's scores of position 4 are not finite"
+    output = engine.output(request)
+    assert output.token_ids == made.greedy((1, 2, 3), 8)[0]
+    # Seven rounds, the last of which has no token left to draft for.
+    assert output.faulty_drafts == 6 and [record.drafted for record in output.rounds] == [False] * 7
     assert drafter.pool.requests == () and engine.state.pool.requests == ()
 
 
@@ -237,8 +245,8 @@ BAD_PROMPTS: list[tuple[Any, str]] = [
     (["1"], "prompt token id '1': expected an integer"),
     ([[1, 2], [3]], "prompt token id [1, 2]: expected an integer"),
     ("text", "this engine has no tokenizer: give token ids"),
-    (None, "prompt None: expected text or a sequence of token ids"),
-    (b"ab", "prompt b'ab': expected text or a sequence of token ids"),
+    (None, "prompt None: expected text, token ids or a list of messages"),
+    (b"ab", "prompt b'ab': expected text, token ids or a list of messages"),
 ]
 
 

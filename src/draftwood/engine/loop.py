@@ -104,8 +104,11 @@ class Loop:
             start_s = perf_counter()
             try:
                 requests = step(self.state, stages)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it must not part pools and requests
-                return self._fail(known, error)
+            except BaseException as error:
+                failed = self._fail(known, error)
+                if isinstance(error, Exception) or threading.current_thread() is self._thread:
+                    return failed
+                raise
             self._learn(seconds, perf_counter() - start_s)
             for request in requests:
                 request.announce()
@@ -154,7 +157,7 @@ class Loop:
                 finish(state, request, "abort")
                 request.announce()
 
-    def _fail(self, known: list[Request], error: Exception) -> list[Request]:
+    def _fail(self, known: list[Request], error: BaseException) -> list[Request]:
         """End every running request with `error`; whatever the failed step left half done is given back with it.
 
         A step that fails before anything runs ends the oldest request that waits, or it would fail for ever.

@@ -60,7 +60,7 @@ def schedule(state: EngineState) -> list[Job]:
     return jobs
 
 
-def finish(state: EngineState, request: Request, reason: str, error: Exception | None = None) -> None:
+def finish(state: EngineState, request: Request, reason: str, error: BaseException | None = None) -> None:
     """End a request and free whatever it owns. Does nothing when it has ended."""
     if request.finished:
         return
