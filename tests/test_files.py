@@ -71,7 +71,7 @@ def test_a_folder_is_checked_without_a_trace(tmp_path: Path) -> None:
     check_folder(tmp_path / "new" / "deep")
     assert names_in(tmp_path) == []
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="output folder .*file/below: cannot be written"):
+    with pytest.raises(UsageError, match=r"output folder .*file/below: cannot be written"):
         check_folder(tmp_path / "file" / "below")
     assert names_in(tmp_path) == ["file"]
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from draftwood.errors import TraceError
-from draftwood.trace.builder import TraceBuilder, TraceRound
 from draftwood.prompts.units import hash_prompt
+from draftwood.trace.builder import TraceBuilder, TraceRound
 from draftwood.trace.format import Trace, load
 
 

@@ -56,7 +56,10 @@ class SampleStore:
         if self._path.exists():
             then, samples = _read_samples(self._path)
             if resume:
-                _check_settings(then, now)
+                for name in dict.fromkeys([*then, *now]):
+                    was, new = (json.dumps(settings.get(name)) for settings in (then, now))
+                    if was != new:
+                        raise UsageError(f"--resume: {name} was {_short(was)}, now {_short(new)}: start afresh")
                 self.samples = samples
         folder.mkdir(parents=True, exist_ok=True)
         if not resume:
@@ -86,15 +89,6 @@ class SampleStore:
                     f"--resume: prompt {sample.prompt_id} of set {sample.set_name} has other token ids than in the "
                     "interrupted run (a template that writes the date, or another file): start afresh"
                 )
-
-
-def _check_settings(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise UsageError naming the first setting that differs."""
-    for name in dict.fromkeys([*then, *now]):
-        if then.get(name) != now.get(name):
-            raise UsageError(
-                f"--resume: {name} was {_short(then.get(name))}, now {_short(now.get(name))}: start afresh"
-            )
 
 
 def _read_samples(path: Path) -> tuple[dict[str, Any], list[Sample]]:
@@ -132,6 +126,5 @@ def _object(line: str, place: str) -> dict[str, Any]:
     return value
 
 
-def _short(value: Any) -> str:
-    text = json.dumps(value)
+def _short(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "..."

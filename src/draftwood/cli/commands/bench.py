@@ -254,7 +254,7 @@ def _check(
 def _plan(asked: _Asked, block_size: int, methods: Sequence[str]) -> Recipe:
     """Rows and settings: a recipe's, overridden by what was asked for, or those of the options alone."""
     from ...bench.plan import BenchRow, Panel, rows_of
-    from ...bench.recipes import RECIPES, Recipe, check_recipe
+    from ...bench.recipes import Recipe, make_recipe
     from ...core import Sampling
 
     if asked.recipe is not None:
@@ -262,7 +262,7 @@ def _plan(asked: _Asked, block_size: int, methods: Sequence[str]) -> Recipe:
             raise UsageError(
                 f"--recipe {asked.recipe}: sets the rows, leave out --policies, --budgets and their options"
             )
-        plan = RECIPES[check_recipe(asked.recipe)](block_size)
+        plan = make_recipe(asked.recipe, block_size)
     else:
         chosen = asked.policies or (names(DEFAULT_POLICIES) if not asked.budgets else ["ar", "chain", "auto"])
         rows = rows_of(chosen, asked.budgets, asked.candidates)
