@@ -47,7 +47,7 @@ def test_sampled_gap_is_how_far_the_logit_must_move() -> None:
 
 def test_a_broken_row_is_called_different(monkeypatch: pytest.MonkeyPatch) -> None:
     made = engine()
-    real = Engine.result
+    real = Engine.output
 
     def broken(self: Engine, request: object) -> object:
         generation = real(self, request)  # type: ignore[arg-type]
@@ -55,7 +55,7 @@ def test_a_broken_row_is_called_different(monkeypatch: pytest.MonkeyPatch) -> No
             generation.token_ids[7] = (generation.token_ids[7] + 1) % 64
         return generation
 
-    monkeypatch.setattr(Engine, "result", broken)
+    monkeypatch.setattr(Engine, "output", broken)
     panel = Panel("", rows_of(["chain"], [4]), max_tokens=TOKENS)
     ended: list[int] = []
     run = run_bench(

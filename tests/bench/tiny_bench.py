@@ -41,19 +41,19 @@ class ReadingDrafter(KnowingDrafter):
         super().__init__(VOCAB)
         self.known = {len(unit.prompt_ids): [*unit.prompt_ids, *text_of(unit.prompt_ids)] for unit in known}
 
-    def commit(self, request: int, taps: object) -> None:
-        if request not in self.texts:
-            # The first commit is the whole prompt: it fits into one prefill chunk.
-            length = len(taps)  # type: ignore[arg-type]
-            self.know(request, self.known[length], length)
-        super().commit(request, taps)  # type: ignore[arg-type]
+    def open(self, request: int, token_ids: np.ndarray, rows: int) -> None:
+        self.know(request, self.known[len(token_ids)], len(token_ids))
+        super().open(request, token_ids, rows)
+
+    def _check_text(self, request: int, tokens: list[int]) -> None:
+        """Sampled texts leave the greedy one."""
 
     def _check(self, request: DraftRequest) -> None:
         """Sampled texts leave the greedy one: only the context must have no hole."""
         assert request.context_len == self.rows(request.request), "the drafter's context has a hole"
 
-    def release(self, request: int) -> None:
-        super().release(request)
+    def close(self, request: int) -> None:
+        super().close(request)
         self.texts.pop(request, None)
 
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
-import torch
-from draftwood.engine.jobs import Forward
 from families import VOCAB, family, healthy
 from stub_drafter import KnowingDrafter
 
+from draftwood.core import Forest, Verdicts
 from draftwood.engine import Engine, EngineConfig
-from draftwood.engine.requests import Job
+from draftwood.engine.round import Forward
+from draftwood.engine.schedule import Job
 from draftwood.engine.step import Stages
 from draftwood.models.hf import HFTarget
 from draftwood.prompts.units import Unit
@@ -42,10 +42,13 @@ class LengthDrafter(KnowingDrafter):
         super().__init__(VOCAB)
         self.by_length = texts
 
-    def commit(self, request: int, taps: torch.Tensor) -> None:
-        if request not in self.texts:
-            self.know(request, self.by_length.get(len(taps), []), len(taps))
-        super().commit(request, taps)
+    def open(self, request: int, token_ids: np.ndarray, rows: int) -> None:
+        self.know(request, self.by_length.get(len(token_ids), token_ids.tolist()), len(token_ids))
+        self.texts[request][: len(token_ids)] = token_ids.tolist()
+        super().open(request, token_ids, rows)
+
+    def _check_text(self, request: int, tokens: list[int]) -> None:
+        """Sampled texts are other than the known ones."""
 
     def _check(self, request: object) -> None:
         """Sampled texts are other than the known ones, and their drafts may be wrong."""
@@ -57,25 +60,26 @@ def engine_for(prompts: tuple[Unit, ...], dtype: str = "float32", target: HFTarg
     return Engine(target or made.target, LengthDrafter(texts), config=EngineConfig(prefill_chunk=64))
 
 
-def walking(engine: Engine, change: Callable[[list[Job]], None]) -> Engine:
-    """The engine with `change(jobs)` behind its walk."""
+def walking(engine: Engine, change: Callable[[list[Job], Forest, Verdicts], Verdicts]) -> Engine:
+    """The engine with `change(jobs, forest, verdicts)` behind its walk."""
 
     def changed(stages: Stages) -> Stages:
-        def walk(jobs: list[Job], forward: Forward) -> None:
-            stages.walk(jobs, forward)
-            change(jobs)
+        def walk(jobs: list[Job], forest: Forest, forward: Forward) -> Verdicts:
+            return change(jobs, forest, stages.walk(jobs, forest, forward))
 
         return replace(stages, walk=walk)
 
-    engine._stages = changed(engine._stages)
+    engine.loop._stages = changed(engine.loop._stages)
     return engine
 
 
-def accept_one_more(jobs: list[Job]) -> None:
-    """A broken verifier: accepts the best child of the last node of the path although the target did not choose it."""
-    for job in jobs:
-        if job.is_round and job.tree is not None and job.new_tokens:
-            children = np.flatnonzero(job.tree.parent == job.path[-1])
-            if len(children):
-                job.path = np.append(job.path, children[0])
-                job.new_tokens = (*job.new_tokens[:-1], int(job.tree.token[children[0]]), job.new_tokens[-1])
+def accept_one_more(jobs: list[Job], forest: Forest, verdicts: Verdicts) -> Verdicts:
+    """A broken verifier: accepts the best child of the last node of a path although the target did not choose it."""
+    rows = [verdicts.path(tree, forest) + forest.offsets[tree] for tree in range(len(forest))]
+    for tree in range(len(forest)):
+        if len(rows[tree]):
+            last = int(rows[tree][-1] - forest.offsets[tree])
+            below = np.flatnonzero(forest[tree].parent == last)
+            rows[tree] = np.append(rows[tree], below[:1] + forest.offsets[tree])
+    offsets = np.concatenate([[0], np.cumsum([len(part) for part in rows])])
+    return replace(verdicts, rows=np.concatenate(rows).astype(np.int64), offsets=offsets)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -16,9 +17,9 @@ from draftwood.attention import SdpaBackend
 from draftwood.bench.plan import BenchRow, rows_of
 from draftwood.certify.reference import Reference
 from draftwood.certify.texts import CheckSettings, TextCheck, compare_text, run_check
-from draftwood.core import Sampling
+from draftwood.core import Forest, Sampling, Verdicts
 from draftwood.engine import Engine
-from draftwood.engine.requests import Job
+from draftwood.engine.schedule import Job
 from draftwood.errors import UsageError
 from draftwood.models.hf import HFTarget
 from draftwood.prompts.units import Unit
@@ -100,24 +101,27 @@ def test_broken_verifier_is_different(reference: str, temperature: float) -> Non
 
 
 def test_tree_mask_bug_is_different(monkeypatch: pytest.MonkeyPatch) -> None:
-    def everything(tree: object) -> np.ndarray:
-        rows = tree.num_rows  # type: ignore[attr-defined]
-        return np.ones((rows, rows), bool)
+    def everything(forest: Forest) -> np.ndarray:
+        return np.full((len(forest.parent), 1), -1, np.int64)
 
-    monkeypatch.setattr("draftwood.engine.jobs.visibility", everything)
+    monkeypatch.setattr("draftwood.engine.round.ancestor_words", everything)
     assert check(engine_for(units())).verdict == "different"
 
 
 def test_position_bug_is_different(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftwood.engine.step.positions", lambda tree, root: root + np.arange(tree.num_rows))
+    def rows_for_depths(forest: Forest, root_pos: np.ndarray) -> np.ndarray:
+        return np.concatenate([at + np.arange(rows) for at, rows in zip(root_pos, forest.num_rows, strict=True)])
+
+    monkeypatch.setattr("draftwood.engine.round.positions", rows_for_depths)
     assert check(engine_for(units())).verdict == "different"
 
 
 def test_lost_last_token_is_different() -> None:
-    def shorten(jobs: list[Job]) -> None:
+    def shorten(jobs: list[Job], forest: Forest, verdicts: Verdicts) -> Verdicts:
         for job in jobs:
             if len(job.request.token_ids) > 9:
-                job.request.finish_reason = "length"
+                job.request.limits = replace(job.request.limits, max_tokens=len(job.request.token_ids) + 1)
+        return verdicts
 
     found = check(walking(engine_for(units()), shorten))
     assert found.verdict == "different" and found.different == 4
@@ -143,18 +147,19 @@ class Twins:
             reference.lm_head.weight[self.twin] = reference.lm_head.weight[self.token]
         self.target = HFTarget(reference, SdpaBackend(), name="twins")
 
-    def take_twin(self, prompts: set[int]) -> Callable[[list[Job]], None]:
+    def take_twin(self, prompts: set[int]) -> Callable[[list[Job], Forest, Verdicts], Verdicts]:
         """Once for each of the first prompts, by their lengths, decides for the twin."""
         done: set[int] = set()
 
-        def change(jobs: list[Job]) -> None:
-            for job in jobs:
+        def change(jobs: list[Job], forest: Forest, verdicts: Verdicts) -> Verdicts:
+            for tree, job in enumerate(job for job in jobs if job.judged):
                 request = job.request
-                if request.id in done or len(request.prompt_ids) not in prompts or not job.new_tokens:
+                if request.id in done or len(request.prompt_ids) not in prompts:
                     continue
-                if job.new_tokens[-1] == self.token:
-                    job.new_tokens = (*job.new_tokens[:-1], self.twin)
+                if verdicts.pending[tree] == self.token:
+                    verdicts.pending[tree] = self.twin
                     done.add(request.id)
+            return verdicts
 
         return change
 

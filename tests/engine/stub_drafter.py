@@ -77,10 +77,8 @@ class KnowingDrafter:
         assert committed.taps is not None and len(committed.taps) == len(committed.token_ids) == committed.offsets[-1]
         for at, request in enumerate(committed.requests):
             rows = slice(int(committed.offsets[at]), int(committed.offsets[at + 1]))
-            before = self.rows(request)
             tokens = committed.token_ids[rows].tolist()
-            known = self.texts[request][before : before + len(tokens)]  # what is accepted behind a stop is not
-            assert tokens[: len(known)] == known, "committed tokens are not the text's"
+            self._check_text(request, tokens)
             self.taps[request].append(committed.taps[rows].clone())
             self.tokens[request] += tokens
 
@@ -92,6 +90,11 @@ class KnowingDrafter:
     def rows(self, request: int) -> int:
         """Committed rows of a request."""
         return sum(len(part) for part in self.taps.get(request, ()))
+
+    def _check_text(self, request: int, tokens: list[int]) -> None:
+        before = self.rows(request)
+        known = self.texts[request][before : before + len(tokens)]  # what is accepted behind a stop is not
+        assert tokens[: len(known)] == known, "committed tokens are not the text's"
 
     def _check(self, request: DraftRequest) -> None:
         self.asked.append(request)

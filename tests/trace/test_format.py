@@ -119,7 +119,7 @@ def damage(path: Path, how: str) -> None:
         path.write_text("not a trace")
         return
     if how == "schema":
-        meta = json.loads(data["meta"].tobytes()) | {"schema": 2}
+        meta = json.loads(data["meta"].tobytes()) | {"schema": 3}
         data["meta"] = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
     if how == "nan":
         data[rounds + "logp"][0, 0, 0] = np.nan
@@ -159,7 +159,7 @@ def damage(path: Path, how: str) -> None:
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ("cut", "cut short"), ("middle", "damaged"), ("text", "not a trace"), ("schema", "schema 2, expected 1"),
+        ("cut", "cut short"), ("middle", "damaged"), ("text", "not a trace"), ("schema", "schema 3, expected 1 to 2"),
         ("nan", "NaN"), ("positive", "above 0"), ("unsorted", "descending"), ("ids", "id 40 outside 0 to 39"),
         ("output", "id 999 outside"), ("length", "rounds.context"), ("missing", "rounds.depth is missing"),
         ("extra", "arrays"), ("sum", "sum to the output tokens"), ("pending", "pending differs"),

@@ -41,10 +41,7 @@ def decode(made: Engine, policy: Policy, asked: list[Unit]) -> list[Request]:
     made.reset_policies()
     requests = []
     for unit in asked:
-        request = made.submit(unit.prompt_ids, policy, SamplingParams(TOKENS, end_ids=frozenset()))
-        while not request.finished:
-            made.step()
-        requests.append(request)
+        requests += made.run([made.make_request(unit.prompt_ids, policy, SamplingParams(TOKENS, end_ids=frozenset()))])
     return requests
 
 
@@ -138,9 +135,9 @@ def test_records_seconds_by_stage_and_hashes(every_position: Trace) -> None:
 
 def test_leaves_the_engine_as_it_was() -> None:
     made = engine()
-    drafter, stages = made.state.drafter, made._stages
+    drafter, stages = made.state.drafter, made.loop._stages
     record(made, units()[:1], None, OPTIONS, model="tiny")
-    assert made.state.drafter is drafter and made._stages is stages
+    assert made.state.drafter is drafter and made.loop._stages is stages
     assert made.state.pool.requests == () and drafter.taps == {}  # type: ignore[union-attr]
 
 
@@ -157,10 +154,13 @@ def test_refusals() -> None:
 
 def test_scores_that_depend_on_the_parent_are_refused() -> None:
     class Parented(KnowingDrafter):
-        def draft(self, requests: object, candidates: int) -> DraftBlock:
-            return DraftBlock(np.zeros((1, 7, 4, 4), np.float32), np.zeros((1, 7, 4, 4), np.int64), np.array([7]))
+        def score(self, requests: object, candidates: int) -> DraftBlock:
+            ids = np.broadcast_to(np.arange(4), (1, 7, 4, 4))
+            return DraftBlock(np.full((1, 7, 4, 4), -1.4, np.float32), ids.copy(), np.array([7]))
 
-        def commit(self, request: int, taps: object) -> None: ...
+        def open(self, request: int, token_ids: np.ndarray, rows: int) -> None:
+            self.know(request, token_ids.tolist(), 0)
+            super().open(request, token_ids, rows)
 
     made = Engine(family("llama", "float64").target, Parented(64))
     with pytest.raises(TraceError, match="parent's rank"):

@@ -25,8 +25,6 @@ class TraceRound:
     """(depth, K) float32 scores, cut to the usable depth; None where no position was scored."""
     ids: np.ndarray | None = None
     """(depth, K) token ids of the scores."""
-    tree: DraftTree | None = None
-    """What a drafter that scores paths proposed; None without such a one."""
     candidates: int = 0
     """Candidates per depth of the tree that was grown, 0 where nothing was drafted."""
     num_nodes: int = 0
@@ -37,6 +35,8 @@ class TraceRound:
     """By stage; stages of the meta that are absent count 0."""
     factors: Mapping[str, float] = field(default_factory=dict)
     """Cost factors that the choice used; absent ones count 1."""
+    tree: DraftTree | None = None
+    """What a drafter that scores paths proposed; None without such a one."""
 
 
 @dataclass(slots=True)

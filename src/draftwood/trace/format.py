@@ -107,10 +107,12 @@ class Trace:
         return path
 
     def max_depth(self) -> np.ndarray:
-        """(B,) int64 deepest node a tree of each round may have: one token less than the request may still deliver,
-        for the verified round adds the target's own token."""
+        """(B,) int64 deepest node a tree of each round may have: what was scored or stored, and one token less than
+        the request may still deliver, for the verified round adds the target's own token."""
         remaining = self.requests.max_tokens[self.rounds.request].astype(np.int64) - self.rounds.position - 1
-        depth: np.ndarray = np.maximum(remaining - 1, 0)
+        stored = np.diff(self.trees.offsets)  # a tree has no more depths than nodes
+        proposed = np.maximum(self.rounds.depth.astype(np.int64), stored)
+        depth: np.ndarray = np.minimum(proposed, np.maximum(remaining - 1, 0))
         return depth
 
     def part(self, name: str) -> Trace:

@@ -169,10 +169,10 @@ class Stand:
         return seen
 
     def close(self) -> None:
-        """Release every context."""
-        for held in self._held.values():
-            for request in held:
-                self._drop(request)
+        """Release every context, that of a request which an interrupt left half opened included."""
+        unheld = [*self._state.running, *self._state.waiting, *self._state.inbox]
+        for request in [*unheld, *(request for held in self._held.values() for request in held)]:
+            self._drop(request)
         self._held.clear()
 
     def _group(self, context: int, count: int) -> list[Request]:
