@@ -57,7 +57,7 @@ import numpy as np
 
 from ..errors import TraceError
 from ..files import write_arrays
-from .check import check_requests, check_rounds, check_trees
+from .check import check_choices, check_order, check_requests, check_scores, check_shapes, check_trees
 from .tables import RequestTable, RoundTable, TraceMeta, TreeTable
 
 SCHEMA = 2
@@ -133,7 +133,10 @@ class Trace:
     def check_integrity(self) -> None:
         """Raise `TraceError`, one line, if a length, an id, a number or an order is wrong."""
         check_requests(self.meta, self.requests)
-        check_rounds(self.meta, self.requests, self.rounds)
+        check_shapes(self.meta, self.requests, self.rounds)
+        check_scores(self.meta, self.rounds)
+        check_order(self.requests, self.rounds)
+        check_choices(self.meta, self.rounds)
         check_trees(self.meta, self.trees, self.num_rounds)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -141,17 +144,13 @@ class Trace:
 
         Raises `TraceError` if the folder cannot be written.
         """
-        write_arrays(path, self._arrays(), lambda reason: TraceError(f"trace {reason}"))
-
-    def _arrays(self) -> dict[str, Any]:
-        meta = {"schema": SCHEMA, **asdict(self.meta)}
-        text = json.dumps(meta, allow_nan=False, sort_keys=True)
-        arrays: dict[str, Any] = {"meta": np.frombuffer(text.encode(), dtype=np.uint8)}
+        meta = json.dumps({"schema": SCHEMA, **asdict(self.meta)}, allow_nan=False, sort_keys=True)
+        arrays = {"meta": np.frombuffer(meta.encode(), dtype=np.uint8)}
         for prefix, table in (("rounds", self.rounds), ("requests", self.requests), ("trees", self.trees)):
             arrays |= {f"{prefix}.{item.name}": getattr(table, item.name) for item in fields(table)}
         if self.meta.vocab_size <= 2**16:
             arrays["rounds.ids"] = self.rounds.ids.astype(np.uint16)
-        return arrays
+        write_arrays(path, arrays, lambda reason: TraceError(f"trace {reason}"))
 
 
 def load(path: str | os.PathLike[str]) -> Trace:
