@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -68,6 +69,14 @@ def load_prompts(name_or_path: str | os.PathLike[str], limit: int | None = None)
     if not prompts:
         raise UsageError(f"prompt set {source}: empty, expected one JSON object a line")
     return PromptSet(source if bundled else Path(source).stem, tuple(prompts), bundled)
+
+
+def in_turn(sets: Sequence[PromptSet]) -> list[tuple[str, Prompt]]:
+    """(set name, prompt) of all prompts: the first of each set, then the second of each, and so on."""
+    longest = max((len(prompts.prompts) for prompts in sets), default=0)
+    return [
+        (prompts.name, prompts.prompts[at]) for at in range(longest) for prompts in sets if at < len(prompts.prompts)
+    ]
 
 
 def _parse(line: str, number: int, place: str) -> Prompt:

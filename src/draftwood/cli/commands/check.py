@@ -165,15 +165,13 @@ def checked_rows(policies: str, budgets: str | None) -> list[BenchRow]:
 
 def mixed_units(engine: Engine, sets: Sequence[PromptSet], limit: int, raw: bool) -> list[Unit]:
     """The first `limit` prompts, one of each set in turn, first turns alone, as ids."""
+    from ...prompts.sets import in_turn
     from ...prompts.units import Unit
 
     if engine.codec is None:
         raise UsageError("this model has no tokenizer")
-    longest = max(len(prompts.prompts) for prompts in sets)
-    turns = [
-        (prompts.name, prompts.prompts[at]) for at in range(longest) for prompts in sets if at < len(prompts.prompts)
-    ]
-    return [Unit(name, prompt.id, tuple(engine.codec.encode(prompt.text, raw=raw))) for name, prompt in turns[:limit]]
+    turns = in_turn(sets)[:limit]
+    return [Unit(name, prompt.id, tuple(engine.codec.encode(prompt.text, raw=raw))) for name, prompt in turns]
 
 
 def as_object(certificate: Certificate, facts: dict[str, Any]) -> dict[str, Any]:
