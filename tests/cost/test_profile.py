@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -234,11 +234,11 @@ def test_another_identity_is_refused_and_named() -> None:
         CostProfile.from_json(document(identity=None)).check_identity(here)
 
 
-def test_a_look_up_is_fast() -> None:
-    """Called every round: the best of many is far below a round's time (bound generous for a busy machine)."""
-    best = 1.0
-    for attempt in range(200):
-        start = time.perf_counter()
-        PROFILE.round_cost(1, 100 + attempt, max_nodes=15)
-        best = min(best, time.perf_counter() - start)
-    assert best < 100e-6
+def test_a_look_up_is_fast(measured_in_units: Callable[[Callable[[], object]], float]) -> None:
+    """Called every round, far below a round's time: 300 of them within 5 units (30 ms on a server of 2023)."""
+
+    def look_up() -> None:
+        for at in range(300):
+            PROFILE.round_cost(1, 100 + at % 200, max_nodes=15)
+
+    assert measured_in_units(look_up) < 5
