@@ -12,6 +12,7 @@ from ..cost.profile import CAST_CONTEXT, CostProfile
 from ..errors import CostError, UsageError
 from .base import PolicyState, RoundCosts, RoundOutcome
 from .deploy import Deployment
+from .options import CANDIDATES, INTERNAL, LARGEST_TREE, about, settle
 from .rules import best_ratio, best_surplus, check_nodes, expected_accepted, need_costs
 from .state import ENGINE_DISCOUNT, RATE_DISCOUNT, START_ROUNDS, Calibration, Payoff, Rate, Skipping
 
@@ -67,19 +68,21 @@ class Auto:
     of the local one and this round's own best (1 + Phi) / C.
     """
 
-    candidates: int = 16
+    candidates: int = field(default=16, metadata=CANDIDATES)
     """K, candidates kept per depth."""
-    max_nodes: int = 64
+    max_nodes: int = field(default=64, metadata=LARGEST_TREE)
     """Most nodes of one tree."""
-    rate: str = "mixed"
+    rate: str = field(
+        default="mixed", metadata=about("Price of a second (auto): local, mixed or fixed.", "RATE", choices=RATES)
+    )
     """"local", "mixed" or "fixed"."""
-    fixed_rate: float | None = None
+    fixed_rate: float | None = field(default=None, metadata=about("Tokens per second of --rate fixed.", "R"))
     """Tokens per second of the fixed rate; None: the profile's expected rate."""
-    calibration: bool = False
+    calibration: bool = field(default=False, metadata=about("Map scores to observed hit rates (auto)."))
     """Map scores to observed hit rates."""
-    skipping: bool = True
+    skipping: bool = field(default=True, metadata=about("Leave out drafting where it has not paid (auto)."))
     """May leave out drafting where it has not paid."""
-    expected: ExpectedRound | None = field(default=None, metadata={"option": False})
+    expected: ExpectedRound | None = field(default=None, metadata=INTERNAL)
     """The start of a request; None: its first drafted round."""
 
     name: ClassVar[str] = "auto"
@@ -89,9 +92,8 @@ class Auto:
     curve: ClassVar[str] = "measured"
 
     def __post_init__(self) -> None:
+        settle(self)
         check_nodes(self.candidates, self.max_nodes)
-        if self.rate not in RATES:
-            raise UsageError(f"rate {self.rate!r}: expected one of {', '.join(RATES)}")
         if self.fixed_rate is not None and not (self.rate == "fixed" and 0 < self.fixed_rate < float("inf")):
             raise UsageError(f"fixed_rate {self.fixed_rate} with rate {self.rate!r}: expected > 0 and rate 'fixed'")
 

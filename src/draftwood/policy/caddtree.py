@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -12,6 +12,7 @@ from ..cost.fit import is_convex
 from ..errors import CostError
 from .base import PolicyState, RoundCosts, RoundOutcome
 from .deploy import Deployment
+from .options import CANDIDATES, LARGEST_TREE, settle
 from .rules import check_nodes, expected_accepted, first_loss, need_costs
 
 
@@ -24,9 +25,9 @@ class CaddTree:
     latency of n), and K is 16 rather than the budget.
     """
 
-    candidates: int = 16
+    candidates: int = field(default=16, metadata=CANDIDATES)
     """K, candidates kept per depth."""
-    max_nodes: int = 64
+    max_nodes: int = field(default=64, metadata=LARGEST_TREE)
     """Most nodes of one tree."""
 
     name: ClassVar[str] = "caddtree"
@@ -36,6 +37,7 @@ class CaddTree:
     curve: ClassVar[str] = "convex"
 
     def __post_init__(self) -> None:
+        settle(self)
         check_nodes(self.candidates, self.max_nodes)
 
     def wants_draft(self, state: PolicyState, costs: RoundCosts | None) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
 from .base import PolicyState, RoundCosts, RoundOutcome
 from .deploy import Deployment
+from .options import CANDIDATES, LARGEST_TREE, settle
 from .rules import best_ratio, check_nodes, expected_accepted, need_costs
 
 
@@ -21,9 +22,9 @@ class Ratio:
     no convexity, so steps of the measured curve are seen.
     """
 
-    candidates: int = 16
+    candidates: int = field(default=16, metadata=CANDIDATES)
     """K, candidates kept per depth."""
-    max_nodes: int = 64
+    max_nodes: int = field(default=64, metadata=LARGEST_TREE)
     """Most nodes of one tree."""
 
     name: ClassVar[str] = "ratio"
@@ -33,6 +34,7 @@ class Ratio:
     curve: ClassVar[str] = "measured"
 
     def __post_init__(self) -> None:
+        settle(self)
         check_nodes(self.candidates, self.max_nodes)
 
     def wants_draft(self, state: PolicyState, costs: RoundCosts | None) -> bool:
