@@ -10,7 +10,7 @@ import numpy as np
 
 from ..cost.profile import CAST_CONTEXT, CostProfile
 from ..errors import CostError, UsageError
-from .base import PolicyState, RoundCosts, RoundOutcome
+from .base import NOBODY, Outside, PolicyState, RoundCosts, RoundOutcome, SharedRound
 from .deploy import Deployment, check_grid, deployment
 from .options import CANDIDATES, INTERNAL, LARGEST_TREE, about, settle
 from .rules import check_nodes, expected_accepted, need_costs
@@ -86,20 +86,24 @@ class Cast:
         """Stateless."""
         return state
 
-    def merge(self, states: Sequence[PolicyState]) -> PolicyState:
+    def merge(self, states: Sequence[PolicyState], outside: Outside = NOBODY) -> PolicyState:
         """Stateless."""
         return PolicyState()
 
+    def expected_gains(self, gains: np.ndarray, state: PolicyState) -> np.ndarray:
+        """The scores as they are."""
+        return gains
+
     def choose_shared(
-        self, gains: np.ndarray, round_cost_s: np.ndarray, base_tokens: float, state: PolicyState, requests: int
+        self, gains: np.ndarray, round_cost_s: np.ndarray, state: PolicyState, shared: SharedRound
     ) -> int:
         """Return the global number of nodes: stop before the first whose gain is below the batch's threshold."""
-        phi = expected_accepted(gains, self.max_nodes * requests)
+        phi = expected_accepted(gains, shared.most_steps(self.max_nodes))
         cost_s = need_costs(self.name, round_cost_s, len(phi))
         self._width()
         counts, slopes = zip(*self.slopes, strict=True)
-        c1 = float(np.interp(requests, counts, slopes))
-        fails = gains[: len(phi) - 1] < (base_tokens + phi[:-1]) / cost_s[:-1] * c1
+        c1 = float(np.interp(shared.requests + shared.outside.requests, counts, slopes))
+        fails = gains[: len(phi) - 1] < (shared.base_tokens + phi[:-1]) / cost_s[:-1] * c1
         return int(fails.argmax()) if fails.any() else len(phi) - 1
 
     def pick_width(self, deployment: Deployment) -> int:

@@ -74,6 +74,12 @@ class Payoff:
             discount * self.weight + 1.0,
         )
 
+    @property
+    def variance(self) -> float:
+        """Of the accepted drafts of a round."""
+        mean = self.accepted / self.weight
+        return max(self.squares / self.weight - mean * mean, 0.0)
+
     def surplus(self, rate: float, draft_s: float) -> float:
         """Tokens per drafted round beyond what its seconds are worth at `rate`, the benefit of the doubt included.
 
@@ -82,8 +88,7 @@ class Payoff:
         rounds are all alike.
         """
         mean = self.accepted / self.weight
-        variance = max(self.squares / self.weight - mean * mean, 0.0)
-        error = math.sqrt(variance * (1.0 - RATE_DISCOUNT) / (1.0 + RATE_DISCOUNT))
+        error = math.sqrt(self.variance * (1.0 - RATE_DISCOUNT) / (1.0 + RATE_DISCOUNT))
         return mean + DOUBT * error - rate * (self.extra_s / self.weight + draft_s)
 
 
@@ -129,6 +134,11 @@ class Calibration:
     info_shift: float = 1.0
     info_cross: float = 0.0
     info_scale: float = 25.0
+
+    @property
+    def information(self) -> float:
+        """How much it rests on: determinant of the information matrix."""
+        return self.info_shift * self.info_scale - self.info_cross * self.info_cross
 
     def apply(self, gains: np.ndarray) -> np.ndarray:
         """Map (N,) scores to (N,) hit rates, order kept."""
