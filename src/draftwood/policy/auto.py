@@ -14,7 +14,18 @@ from .base import NOBODY, Outside, PolicyState, RoundCosts, RoundOutcome, Shared
 from .deploy import Deployment
 from .options import CANDIDATES, INTERNAL, LARGEST_TREE, about, settle
 from .rules import best_ratio, best_surplus, check_nodes, expected_accepted, need_costs
-from .state import ENGINE_DISCOUNT, RATE_DISCOUNT, START_ROUNDS, Calibration, Payoff, Rate, Skipping
+from .state import (
+    ENGINE_DISCOUNT,
+    RATE_DISCOUNT,
+    START_ROUNDS,
+    AutoEngine,
+    AutoRequest,
+    Calibration,
+    Payoff,
+    Rate,
+    Skipping,
+    most_seen,
+)
 
 RATES = ("local", "mixed", "fixed")
 
@@ -30,40 +41,6 @@ class ExpectedRound(NamedTuple):
     """C(n + 1) - C(1)."""
     plain_s: float
     """C_plain."""
-
-
-@dataclass(frozen=True, slots=True)
-class AutoRequest:
-    """The half of the state that belongs to one request (or to several seen as one)."""
-
-    rate: Rate
-    payoff: Payoff
-    plain_s: float
-    """C_plain of the last round seen."""
-    skipping: Skipping = field(default_factory=Skipping)
-    requests: int = 1
-    """Requests behind this state; tokens are their sum."""
-    outside: Outside = NOBODY
-    """Other requests of the same rounds: a second of a round costs their tokens too."""
-
-    @property
-    def tokens_per_s(self) -> float:
-        """The current rate of everybody in the round, never below plain decoding."""
-        return self.floored_rate(self.plain_s)
-
-    def floored_rate(self, plain_s: float) -> float:
-        """The same with a plain round of `plain_s` seconds."""
-        seconds = self.rate.seconds / self.rate.weight
-        rate = self.rate.per_second + self.outside.tokens / seconds
-        return max(rate, (self.requests + self.outside.tokens) / plain_s)
-
-
-@dataclass(frozen=True, slots=True)
-class AutoEngine:
-    """The half that all requests of an engine share."""
-
-    payoff: Payoff | None = None
-    calibration: Calibration = field(default_factory=Calibration)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +153,7 @@ class Auto:
         Requests that have no state yet count like the mean of the others. Variances add up too: the drafts of one
         request say nothing about those of another. Of the engine's halves counts what has seen most.
         """
-        engine = _most_seen([state.engine for state in states if isinstance(state.engine, AutoEngine)])
+        engine = most_seen([state.engine for state in states if isinstance(state.engine, AutoEngine)])
         found = [self._request(PolicyState(state.request, engine)) for state in states]
         known = [request for request in found if request is not None]
         if not known:
@@ -303,17 +280,6 @@ def _round_seconds(outcome: RoundOutcome, costs: RoundCosts) -> float:
     if outcome.record.predicted_s is not None:
         return outcome.record.predicted_s
     return float(costs.round_s[outcome.tree.num_nodes]) if outcome.record.drafted else costs.plain_s
-
-
-def _most_seen(engines: Sequence[AutoEngine]) -> AutoEngine | None:
-    """All halves tell of one drafter: the payoff and the calibration with the most rounds behind them."""
-    if not engines:
-        return None
-    payoffs = [engine.payoff for engine in engines if engine.payoff is not None]
-    return AutoEngine(
-        max(payoffs, key=lambda payoff: payoff.weight, default=None),
-        max((engine.calibration for engine in engines), key=lambda one: (one != Calibration(), one.information)),
-    )
 
 
 def _engine_mean(engine: AutoEngine | None, otherwise: Payoff) -> Payoff:
