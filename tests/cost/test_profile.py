@@ -61,6 +61,42 @@ def test_several_requests() -> None:
     assert PROFILE.slope(4, 16, requests=4).c1 > PROFILE.slope(4, 16).c1
 
 
+@pytest.mark.parametrize(
+    ("changes", "covered", "beyond", "how"),
+    [
+        ({}, (0, 1, 2, 3, 4), (5, 64), "as the costs of up to 4 go on"),
+        ({"requests": 1, "batch": None, "draft_s": 0.002}, (0, 1), (2, 64), "as those of one with all their rows"),
+        # Drafting was measured for several requests, verifying was not.
+        ({"batch": None}, (0, 1), (2, 4), "as those of one with all their rows"),
+    ],
+)
+def test_costs_of_more_requests_than_were_measured_are_said(
+    changes: dict[str, Any], covered: tuple[int, ...], beyond: tuple[int, ...], how: str
+) -> None:
+    profile = CostProfile.from_json(document(**changes))
+    for requests in covered:
+        assert profile.covers_requests(requests) and profile.notice_requests(requests) is None
+    assert profile.outside == set()
+    for requests in beyond:
+        assert not profile.covers_requests(requests)
+    line = profile.notice_requests(beyond[0])
+    assert line is not None and "\n" not in line
+    assert line.startswith(f"no measured costs of {beyond[0]} requests together") and how in line
+    assert [profile.notice_requests(requests) for requests in (*beyond, *covered)] == [None] * len((*beyond, *covered))
+    assert profile.outside == {"requests"}
+
+
+def test_what_is_said_about_unmeasured_requests_is_what_is_done() -> None:
+    """One measured request: any number is priced as one with all rows. Several: the last segment goes on."""
+    one = CostProfile.from_json(document(requests=1, batch=None, draft_s=0.002))
+    np.testing.assert_array_equal(
+        one.round_cost(3, 100, requests=3, max_nodes=9).round_s, one.round_cost(3, 100, max_nodes=9).round_s
+    )
+    several = CostProfile.from_json(document())
+    by_count = [several.round_cost(8, 100, requests=requests, max_nodes=8).round_s for requests in (2, 4, 6)]
+    np.testing.assert_allclose(by_count[2] - by_count[1], by_count[1] - by_count[0])
+
+
 def test_null_drafting_and_host_time_count_as_zero() -> None:
     bare = CostProfile.from_json(document(draft_s=None, host_s=None, requests=1, batch=None))
     costs = bare.round_cost(1, 100, max_nodes=3)
