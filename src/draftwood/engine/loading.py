@@ -12,7 +12,7 @@ from ..draft.base import Drafter
 from ..draft.dflash import load_drafter
 from ..models.base import TargetModel
 from ..models.loading import load_target
-from ..models.source import fetch_folder, resolve_model
+from ..models.source import fetch_folder, on_this_machine, resolve_model
 from ..models.text import TextCodec
 from .identity import identity_of
 
@@ -42,6 +42,7 @@ def load_parts(
     folder = source.drafter
     if drafter is not None:
         folder = fetch_folder(resolve_model(drafter), "drafter")
+    source = on_this_machine(source)
     loaded = load_target(
         source,
         dtype=dtype,
