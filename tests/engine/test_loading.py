@@ -11,8 +11,9 @@ from byte_tokenizer import byte_level
 from drafter_pair import tiny_config, tiny_tensors, write_checkpoint
 from transformers import AutoModelForCausalLM, LlamaConfig
 
+from draftwood.attention import BACKENDS, SdpaBackend
 from draftwood.engine.loading import Parts, load_parts
-from draftwood.errors import ModelError
+from draftwood.errors import ModelError, UnsupportedError
 
 VOCAB, HIDDEN, LAYERS = 265, 32, 3
 
@@ -68,6 +69,24 @@ def test_a_hub_id_is_looked_up_once(hub: dict[str, Path], asked: list[str], tmp_
 def test_folders_are_not_looked_up(hub: dict[str, Path], asked: list[str], tmp_path: Path) -> None:
     found = parts_of(str(hub["some/target"]), None, tmp_path)
     assert asked == [] and found.drafter is None and found.identity.drafter == ""
+
+
+def test_both_models_attend_by_the_backend_that_was_named(
+    hub: dict[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Other(SdpaBackend):
+        name = "other"
+
+    monkeypatch.setitem(BACKENDS, "other", Other)
+    target, drafter = str(hub["some/target"]), str(hub["some/drafter"])
+    found = load_parts(
+        target, drafter, dtype="auto", device="cpu", attention="other", cache_dir=tmp_path, notify=lambda line: None
+    )
+    backend = found.drafter._backend  # type: ignore[union-attr]
+    assert isinstance(backend, Other) and backend is not found.target.backend  # type: ignore[attr-defined]
+    assert found.identity.attention == "other"
+    with pytest.raises(UnsupportedError, match="attention 'flash': expected one of sdpa, other"):
+        load_parts(target, None, dtype="auto", device="cpu", attention="flash", cache_dir=tmp_path, notify=print)
 
 
 def test_an_unknown_id_keeps_its_noun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -237,11 +237,13 @@ def load_drafter(
     device: torch.device | str,
     notify: Notify,
     tokenizer_len: int | None = None,
+    backend: AttentionBackend | None = None,
 ) -> DFlashDrafter:
     """Load a DFlash drafter for `target` from a local folder.
 
     Everything is checked before a weight is read. `notify` receives one line for each guess or harmless difference;
-    `tokenizer_len` is needed only by checkpoints that name no mask token. Raises ModelError or UnsupportedError.
+    `tokenizer_len` is needed only by checkpoints that name no mask token; `backend` computes its attention (None:
+    sdpa). Raises ModelError or UnsupportedError.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -257,7 +259,7 @@ def load_drafter(
     model = DFlashModel(config, tensors)
     if helps(dtype, torch.device(device)):
         use_few_rows(model)
-    return DFlashDrafter(config, model, target)
+    return DFlashDrafter(config, model, target, backend)
 
 
 def check_target(config: DFlashConfig, sizes: TargetSizes, notify: Notify) -> None:

@@ -62,5 +62,6 @@ def load_parts(
         device=spec.device,
         notify=notify,
         tokenizer_len=len(loaded.codec.tokenizer),
+        backend=make_backend(attention),
     )
     return Parts(loaded.target, pair, loaded.codec, identity)
