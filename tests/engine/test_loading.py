@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from draftwood.attention import BACKENDS, SdpaBackend
 from draftwood.engine.loading import Parts, load_parts
-from draftwood.errors import ModelError, UnsupportedError
+from draftwood.errors import ModelError, UnsupportedError, UsageError
 
 VOCAB, HIDDEN, LAYERS = 265, 32, 3
 
@@ -69,6 +69,15 @@ def test_a_hub_id_is_looked_up_once(hub: dict[str, Path], asked: list[str], tmp_
 def test_folders_are_not_looked_up(hub: dict[str, Path], asked: list[str], tmp_path: Path) -> None:
     found = parts_of(str(hub["some/target"]), None, tmp_path)
     assert asked == [] and found.drafter is None and found.identity.drafter == ""
+
+
+@pytest.mark.parametrize("setting", [{"device": "mps"}, {"device": "meta"}, {"dtype": "int8"}, {"attention": "flash"}])
+def test_bad_settings_are_refused_before_a_look_up(setting: dict[str, str], asked: list[str], tmp_path: Path) -> None:
+    usual = {"dtype": "auto", "device": "cpu", "attention": "sdpa"}
+    (value,) = setting.values()
+    with pytest.raises((UsageError, UnsupportedError), match=f"'{value}': expected") as error:
+        load_parts("some/target", "some/drafter", cache_dir=tmp_path, notify=print, **{**usual, **setting})
+    assert asked == [] and "\n" not in str(error.value)
 
 
 def test_both_models_attend_by_the_backend_that_was_named(

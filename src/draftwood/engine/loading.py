@@ -11,7 +11,7 @@ from ..cost.identity import Identity
 from ..draft.base import Drafter
 from ..draft.dflash import load_drafter
 from ..models.base import TargetModel
-from ..models.loading import load_target
+from ..models.loading import check_settings, load_target
 from ..models.source import fetch_folder, on_this_machine, resolve_model
 from ..models.text import TextCodec
 from .identity import identity_of
@@ -37,7 +37,12 @@ def load_parts(
     cache_dir: Path,
     notify: Callable[[str], None],
 ) -> Parts:
-    """Load target, codec and drafter (named or bundled). See `Engine.load`."""
+    """Load target, codec and drafter (named or bundled). See `Engine.load`.
+
+    What can be refused without a model is refused before anything is looked up.
+    """
+    check_settings(dtype, device)
+    backend, drafter_backend = make_backend(attention), make_backend(attention)
     source = resolve_model(model)
     folder = source.drafter
     if drafter is not None:
@@ -47,7 +52,7 @@ def load_parts(
         source,
         dtype=dtype,
         device=device,
-        backend=make_backend(attention),
+        backend=backend,
         cache_dir=cache_dir,
         notify=notify,
     )
@@ -62,6 +67,6 @@ def load_parts(
         device=spec.device,
         notify=notify,
         tokenizer_len=len(loaded.codec.tokenizer),
-        backend=make_backend(attention),
+        backend=drafter_backend,
     )
     return Parts(loaded.target, pair, loaded.codec, identity)
