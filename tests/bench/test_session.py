@@ -21,7 +21,9 @@ def test_greedy_gap_is_the_models_own() -> None:
     unit = units()[0]
     shared = text_of(unit.prompt_ids)[:5]
     explain = explain_with(engine(), Panel("", rows_of([], [])), [unit])
-    logits = family("llama", "float64").logits([[*unit.prompt_ids, *shared]])[0, -1]
+    # transformers takes its softmax in float32: what is expected must be computed by the same attention.
+    with torch.inference_mode():
+        logits = family("llama", "float64").reference(torch.tensor([[*unit.prompt_ids, *shared]])).logits[0, -1]
     top = torch.topk(logits, 2).values.tolist()
     gap, largest = explain(sample("x", "p0", 1.0, set_name="toy"), shared)
     assert gap == pytest.approx(top[0] - top[1], rel=1e-6) and largest == pytest.approx(top[0], rel=1e-6)

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent.parent
 FAKE = Path(__file__).with_name("fake_engine.py")
 DEMO = "demo:smollm2"
 ASCII = {"PYTHONIOENCODING": "ascii"}
+HANGS_S = 300  # a process that has not ended by then never will; a busy machine takes tens of seconds
 C_LOCALE = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
 
 
@@ -30,7 +31,7 @@ def run(
     *arguments: str | bytes, real: bool = False, stdin: bytes = b"", **changes: str
 ) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        command(*arguments, real=real), input=stdin, capture_output=True, env=environment(**changes), timeout=60
+        command(*arguments, real=real), input=stdin, capture_output=True, env=environment(**changes), timeout=HANGS_S
     )
 
 
@@ -40,9 +41,11 @@ def assert_one_error_line(done: subprocess.CompletedProcess[bytes], code: int = 
 
 
 def test_version_is_quick_and_imports_no_model_library() -> None:
-    script = "import sys; from draftwood.cli import run; run(['version']); print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, env=environment(), timeout=60, text=True)
-    assert done.stdout.splitlines()[1:] == ["False"]
+    script = "import sys; from draftwood.cli import run; run(['version']); print({'torch', 'scipy'} & {*sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, env=environment(), timeout=HANGS_S, text=True
+    )
+    assert done.stdout.splitlines()[1:] == ["set()"]
     assert done.stderr == ""
 
 
@@ -53,7 +56,7 @@ def test_bad_use_of_the_real_command() -> None:
 @pytest.mark.parametrize(("closed", "line", "code"), [(">&-", "version", 0), ("2>&-", "generate absent.gguf hi", 2)])
 def test_streams_that_are_closed_from_the_start(closed: str, line: str, code: int) -> None:
     script = f'"{sys.executable}" -m draftwood.cli {line} {closed}'
-    done = subprocess.run(["sh", "-c", script], capture_output=True, env=environment(), timeout=60)
+    done = subprocess.run(["sh", "-c", script], capture_output=True, env=environment(), timeout=HANGS_S)
     assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")
 
 
@@ -64,7 +67,7 @@ def test_reader_that_leaves_early() -> None:
     assert process.stdout is not None and process.stderr is not None
     assert process.stdout.read(20) == b"endless endless endl"
     process.stdout.close()
-    assert process.wait(timeout=30) in (0, 141)
+    assert process.wait(timeout=HANGS_S) in (0, 141)
     assert process.stderr.read() == b"a library talks\n"
     process.stderr.close()
 
@@ -73,7 +76,9 @@ def test_reader_that_leaves_early() -> None:
 def test_reader_that_was_never_there(arguments: tuple[str, ...]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(command(*arguments), stdout=writing, stderr=subprocess.PIPE, env=environment(), timeout=60)
+    done = subprocess.run(
+        command(*arguments), stdout=writing, stderr=subprocess.PIPE, env=environment(), timeout=HANGS_S
+    )
     os.close(writing)
     assert done.returncode in (0, 141)
     assert done.stderr.replace(b"a library talks\n", b"") == b""
@@ -91,7 +96,7 @@ def test_interrupt() -> None:
     assert process.stdout is not None and process.stderr is not None
     assert process.stdout.read(8) == b"endless "
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=HANGS_S)
     assert process.returncode == 130
     assert out.endswith(b"\n") and err == b"a library talks\n"
 

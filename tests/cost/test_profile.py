@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,42 @@ def test_several_requests() -> None:
         assert costs.round_s[n] == pytest.approx(0.004 + expected, rel=1e-9 if at_grid else 0.02)
     assert PROFILE.draft_cost_s(100, 6) == pytest.approx(0.007), "the last segment continues"
     assert PROFILE.slope(4, 16, requests=4).c1 > PROFILE.slope(4, 16).c1
+
+
+@pytest.mark.parametrize(
+    ("changes", "covered", "beyond", "how"),
+    [
+        ({}, (0, 1, 2, 3, 4), (5, 64), "as the costs of up to 4 go on"),
+        ({"requests": 1, "batch": None, "draft_s": 0.002}, (0, 1), (2, 64), "as those of one with all their rows"),
+        # Drafting was measured for several requests, verifying was not.
+        ({"batch": None}, (0, 1), (2, 4), "as those of one with all their rows"),
+    ],
+)
+def test_costs_of_more_requests_than_were_measured_are_said(
+    changes: dict[str, Any], covered: tuple[int, ...], beyond: tuple[int, ...], how: str
+) -> None:
+    profile = CostProfile.from_json(document(**changes))
+    for requests in covered:
+        assert profile.covers_requests(requests) and profile.notice_requests(requests) is None
+    assert profile.outside == set()
+    for requests in beyond:
+        assert not profile.covers_requests(requests)
+    line = profile.notice_requests(beyond[0])
+    assert line is not None and "\n" not in line
+    assert line.startswith(f"no measured costs of {beyond[0]} requests together") and how in line
+    assert [profile.notice_requests(requests) for requests in (*beyond, *covered)] == [None] * len((*beyond, *covered))
+    assert profile.outside == {"requests"}
+
+
+def test_what_is_said_about_unmeasured_requests_is_what_is_done() -> None:
+    """One measured request: any number is priced as one with all rows. Several: the last segment goes on."""
+    one = CostProfile.from_json(document(requests=1, batch=None, draft_s=0.002))
+    np.testing.assert_array_equal(
+        one.round_cost(3, 100, requests=3, max_nodes=9).round_s, one.round_cost(3, 100, max_nodes=9).round_s
+    )
+    several = CostProfile.from_json(document())
+    by_count = [several.round_cost(8, 100, requests=requests, max_nodes=8).round_s for requests in (2, 4, 6)]
+    np.testing.assert_allclose(by_count[2] - by_count[1], by_count[1] - by_count[0])
 
 
 def test_null_drafting_and_host_time_count_as_zero() -> None:
@@ -234,11 +270,11 @@ def test_another_identity_is_refused_and_named() -> None:
         CostProfile.from_json(document(identity=None)).check_identity(here)
 
 
-def test_a_look_up_is_fast() -> None:
-    """Called every round: the best of many is far below a round's time (bound generous for a busy machine)."""
-    best = 1.0
-    for attempt in range(200):
-        start = time.perf_counter()
-        PROFILE.round_cost(1, 100 + attempt, max_nodes=15)
-        best = min(best, time.perf_counter() - start)
-    assert best < 100e-6
+def test_a_look_up_is_fast(measured_in_units: Callable[[Callable[[], object]], float]) -> None:
+    """Called every round, far below a round's time: 300 of them within 5 units (30 ms on a server of 2023)."""
+
+    def look_up() -> None:
+        for at in range(300):
+            PROFILE.round_cost(1, 100 + at % 200, max_nodes=15)
+
+    assert measured_in_units(look_up) < 5

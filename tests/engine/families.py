@@ -8,7 +8,8 @@ reference text comes near a tie are not used, so that float32 rounding cannot de
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -148,3 +149,13 @@ def healthy(name: str, dtype: str, length: int, tokens: int) -> tuple[tuple[int,
         if gap >= HEALTHY_GAP and len(set(text)) >= min(6, tokens // 2):
             return prompt, text
     raise AssertionError(f"{name} {dtype}: no prompt of {length} tokens has a healthy text of {tokens}")
+
+
+@contextmanager
+def rows_through_the_head(made: Family) -> Iterator[list[int]]:
+    """The numbers of rows that the target's head is asked for."""
+    seen: list[int] = []
+    head = made.target.model.get_output_embeddings()
+    hook = head.register_forward_pre_hook(lambda _, given: seen.append(given[0].numel() // given[0].shape[-1]))
+    yield seen
+    hook.remove()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from tiny_gguf import write_tiny_gguf
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 from draftwood.errors import ModelError
-from draftwood.models import gguf
+from draftwood.models import digest, gguf
+from draftwood.models.digest import whole_digest
 from draftwood.models.gguf import MANIFEST, GgufFolder, GgufInMemory, cache_key, is_complete, open_gguf
 from draftwood.models.gguf_header import read_header
 
@@ -179,11 +181,34 @@ def test_leftovers_of_killed_processes_go_after_a_day(tiny: Path, tmp_path: Path
     assert not old.exists() and fresh.exists()
 
 
+def test_a_start_reads_an_unchanged_file_whole_only_once(
+    tiny: Path, cached: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = cached / "model.gguf"
+    shutil.copy(tiny, file)
+    reads: list[Path] = []
+    now_ns = time.time_ns
+    monkeypatch.setattr(digest, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(digest, "whole_digest", lambda path: (reads.append(path), whole_digest(path))[1])
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns() + 10 * digest.SETTLED_NS)
+    monkeypatch.setattr(gguf, "_convert", no_conversion)
+    found = [open_gguf(file, cache_dir=cached, notify=no_notice) for _ in range(3)]
+    assert reads == [file] and found[0] == found[1] == found[2]
+    before = file.stat()
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(AssertionError, match="converted again"):
+        open_gguf(file, cache_dir=cached, notify=no_notice)
+    assert reads == [file, file]
+
+
 def test_key_follows_the_bytes(tiny: Path, tmp_path: Path) -> None:
     same = tmp_path / "renamed.gguf"
     shutil.copy(tiny, same)
     other = write_tiny_gguf(tmp_path / "other.gguf", seed=1)
-    assert cache_key(same) == cache_key(tiny) != cache_key(other)
+    assert cache_key(same, tmp_path) == cache_key(tiny, tmp_path) != cache_key(other, tmp_path)
 
 
 def test_unknown_architecture_names_the_list(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from families import CONTEXT_LIMIT, DTYPES, FAMILIES, HIDDEN, LAYERS, VOCAB, Family, family
+from families import CONTEXT_LIMIT, DTYPES, FAMILIES, HIDDEN, LAYERS, VOCAB, Family, family, rows_through_the_head
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
 
 from draftwood.attention import AttendOptions, SdpaBackend
@@ -57,9 +57,25 @@ def test_chunks_equal_the_whole_text_beyond_the_window(name: str, chunk: int) ->
     made, text = family(name, "float64"), text_of(60)
     ours = chunked(made, text, chunk)
     assert (ours - made.logits([text.tolist()])[0]).abs().max() < 1e-9
-    # transformers takes its softmax in float32, so its own attention is near, not equal.
+    # transformers takes its softmax in float32: its own attention is compared with itself, not with ours.
     own = made.target.native_logits(text.tolist())
-    assert (ours - own).abs().max() < 1e-6 * float(own.abs().max())
+    with torch.inference_mode():
+        shipped = made.reference(torch.from_numpy(text)[None]).logits[0]
+    assert (own - shipped).abs().max() < 1e-6 * float(own.abs().max())
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_native_logits_of_the_last_rows_alone(name: str) -> None:
+    made, text = family(name, "float64"), text_of(20)
+    with torch.inference_mode():
+        whole = made.reference(torch.from_numpy(text)[None]).logits[0]
+    with rows_through_the_head(made) as seen:
+        for rows in (1, 3, 20):
+            last = made.target.native_logits(text.tolist(), last_rows=rows)
+            assert last.shape == (rows, VOCAB)
+            torch.testing.assert_close(last, whole[-rows:], rtol=1e-6, atol=1e-9)
+        assert seen == [1, 3, 20]
+        assert made.target.native_logits(text.tolist()).shape == (20, VOCAB) and seen[3:] == [20]
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -62,10 +62,10 @@ def test_shared_allocation_beats_every_split_of_two_small_forests() -> None:
         ratio = [(2 + phi[0][a] + phi[1][b]) / (jumpy[2 + a + b] + DRAFT_S) for a, b in split]
         assert ratio[split.index((chosen[0], chosen[1]))] == pytest.approx(max(ratio), rel=1e-12)
 
-        rate = 150.0
+        rate = 75.0  # of each request: a second costs both of them
         frozen = Auto(rate="fixed", fixed_rate=rate)
         chosen = allocate([Member(frozen, g) for g in (first, second)], costs_of(2, jumpy))
-        surplus = [phi[0][a] + phi[1][b] - rate * jumpy[2 + a + b] for a, b in split]
+        surplus = [phi[0][a] + phi[1][b] - 2 * rate * jumpy[2 + a + b] for a, b in split]
         assert surplus[split.index((chosen[0], chosen[1]))] == pytest.approx(max(surplus), abs=1e-12)
 
 
@@ -80,7 +80,8 @@ def test_uniform_gives_each_the_same() -> None:
     gains = forests(3, (40, 40, 7))
     counts = allocate([Member(make_policy("ratio"), g) for g in gains], costs_of(3), sharing=Sharing("uniform"))
     assert counts[0] == counts[1] and counts[2] == min(counts[0], 7)
-    rate = [(3 + sum(float(g[:n].sum()) for g in gains)) / (TARGET_S[3 + 3 * n] + DRAFT_S) for n in range(41)]
+    rows = [sum(min(n, len(g)) for g in gains) for n in range(41)]
+    rate = [(3 + sum(float(g[:n].sum()) for g in gains)) / (TARGET_S[3 + rows[n]] + DRAFT_S) for n in range(41)]
     assert counts[0] == int(np.argmax(rate))
 
 
@@ -122,7 +123,7 @@ def test_min_nodes_bounds_starvation() -> None:
 def test_the_engines_policy_serves_all_sharers() -> None:
     gains = forests(4, (30, 30))
     members = [Member(make_policy("ratio"), gains[0]), Member(make_policy("caddtree"), gains[1])]
-    frozen = Auto(rate="fixed", fixed_rate=300.0)
+    frozen = Auto(rate="fixed", fixed_rate=150.0)
     assert allocate(members, costs_of(2), default=frozen) == allocate([Member(frozen, g) for g in gains], costs_of(2))
 
 

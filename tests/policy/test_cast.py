@@ -8,6 +8,7 @@ import pytest
 from draftwood.cost import CostProfile
 from draftwood.errors import CostError
 from draftwood.policy import PolicyState, RoundCosts, make_policy
+from draftwood.policy.base import SharedRound
 from draftwood.policy.cast import Cast
 
 
@@ -87,6 +88,6 @@ def test_shared_rule_is_the_argmax_of_the_batch_on_an_affine_curve() -> None:
     for requests in (2, 5):
         gains = -np.sort(-(rng.random(200) ** 2))
         cost_s = 0.024 + 1e-4 * (requests + np.arange(201))
-        chosen = policy.choose_shared(gains, cost_s, requests, PolicyState(), requests)
+        chosen = policy.choose_shared(gains, cost_s, PolicyState(), SharedRound(requests, requests))
         rate = (requests + np.concatenate([[0.0], np.cumsum(gains)])) / cost_s
         assert chosen == int(rate[: 64 * requests + 1].argmax())

@@ -44,7 +44,14 @@ def test_a_choice_is_always_possible(name: str) -> None:
         costs = RoundCosts(float(cost_s[0]) * 0.9, float(cost_s[0]) * 0.1, cost_s)
         chosen = policy.choose(sorted_gains(rng, count), cost_s, 1, STATE)
         assert 0 <= chosen <= min(count, policy.max_nodes)
-        assert policy.wants_draft(STATE, costs) in ((False,) if name == "ar" else (True, False))
+        # Nothing is known yet that speaks against a draft.
+        assert policy.wants_draft(STATE, costs) is (name != "ar")
+
+
+@pytest.mark.parametrize("policy", [Cast(width=0, slopes=((1, 1e-4),)), make_policy("ddtree", budget=0)])
+def test_a_width_of_nothing_wants_no_draft(policy: Policy) -> None:
+    assert policy.drafts
+    assert policy.wants_draft(STATE, RoundCosts(1.0, 0.1, np.array([1.1, 1.2]))) is False
 
 
 @pytest.mark.parametrize("name", POLICIES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from stub_drafter import KnowingDrafter
 from tiny_bench import TOKENS, engine, profile, text_of, units
 
 from draftwood.core import DraftBlock
+from draftwood.cost import LiveCosts, LiveFactors
 from draftwood.engine import Engine, Request, SamplingParams
 from draftwood.errors import TraceError, UsageError
 from draftwood.policy import Policy, make_policy
@@ -67,14 +70,37 @@ def test_own_trace_replays_as_the_engine_ran(case: str, tmp_path: Path) -> None:
     assert trace.meta.factor_names == ("base", "slope", "draft")
 
 
-def test_auto_with_live_costs_replays_by_the_factors_it_used() -> None:
+@pytest.fixture
+def swinging(monkeypatch: pytest.MonkeyPatch) -> list[LiveFactors]:
+    """Seconds of a machine whose rows swing between 1 and 7 times their price; returns the factors of every round.
+
+    They take the place of what this machine measures, so that what is learned depends on the rounds alone.
+    """
+    used: list[LiveFactors] = []
+    learn = LiveCosts.observe_target
+
+    def observe_target(self: LiveCosts, single_s: float, rows_s: float, measured_s: float) -> LiveCosts:
+        used.append(self.factors())
+        slope = 4.0 + 3.0 * math.sin(len(used) / 4)
+        return learn(self, single_s, rows_s, single_s + slope * (rows_s - single_s))
+
+    monkeypatch.setattr(LiveCosts, "observe_target", observe_target)
+    monkeypatch.setattr(LiveCosts, "observe_draft", lambda self, predicted_s, measured_s: self)
+    return used
+
+
+def test_auto_with_live_costs_replays_by_the_factors_it_used(swinging: list[LiveFactors]) -> None:
     policy = policy_of("auto")
     made = engine(profile=COSTS, live=True)
     trace = record(made, units(), policy, OPTIONS, model="tiny")
-    assert len(np.unique(trace.rounds.factors[:, 0])) > 5  # the live correction moved
+    assert trace.rounds.factors.tolist() == [[one.base, one.slope, one.draft] for one in swinging]
+    assert len(np.unique(trace.rounds.factors[:, 1])) > 5
     result = replay(trace, policy, COSTS)
     assert [n for item in result.requests for n in item.committed] == trace.rounds.committed.tolist()
     assert [n - 1 for item in result.requests for n in item.rows] == trace.rounds.num_nodes.tolist()
+    # They decided something: by the profile alone the trees have other sizes.
+    plain = replace(trace, rounds=replace(trace.rounds, factors=np.ones_like(trace.rounds.factors)))
+    assert replay(plain, policy, COSTS).requests != result.requests
 
 
 def test_own_trace_of_another_policy_is_called_biased() -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -25,6 +25,8 @@ from draftwood.trace.grown import GrownTrees, Nursery, follow
 from draftwood.trace.replay import ReplayResult, policy_options, replay
 from draftwood.trace.shapes import binary, chain, medusa
 from draftwood.tree.grow import root_tree
+
+Measure = Callable[[Callable[[], object]], float]
 
 
 def profile(slope_s: float = 0.001, draft_s: float = 0.004) -> CostProfile:
@@ -378,15 +380,10 @@ def large_trace(requests: int) -> Trace:
     )
 
 
-@pytest.mark.parametrize(("policy", "limit_s"), [(DdTree(budget=16), 2.0), (CaddTree(), 2.0), (Auto(), 5.0)])
-def test_ten_thousand_rounds_in_seconds(policy: Policy, limit_s: float) -> None:
-    """The bar is for 10,000 rounds that are all visited; 2,000 have a fifth of it, the best of three passes."""
+@pytest.mark.parametrize(("policy", "units"), [(DdTree(budget=16), 70), (CaddTree(), 70), (Auto(), 175)])
+def test_two_thousand_rounds_in_a_moment(policy: Policy, units: float, measured_in_units: Measure) -> None:
+    """A unit is 6 ms where 10,000 rounds, all of them visited, must take 2 s (auto: 5 s)."""
     trace, prices = large_trace(20), profile(slope_s=0.0004)
-    replay(trace, policy, prices)  # compiles
-    passes_s = []
-    for _ in range(3):
-        start_s = time.process_time()
-        found = replay(trace, policy, prices)
-        passes_s.append(time.process_time() - start_s)
+    found = replay(trace, policy, prices)  # compiles
     assert found.num_rounds == 2_000
-    assert min(passes_s) < limit_s / 5
+    assert measured_in_units(lambda: replay(trace, policy, prices)) < units

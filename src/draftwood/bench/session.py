@@ -164,7 +164,7 @@ def explain_with(engine: Engine, panel: Panel, units: Sequence[Unit]) -> Explain
         target = engine.state.target
         if not isinstance(target, ReferenceModel):
             raise UsageError("this target has no attention of its own to compare with")
-        logits = target.native_logits(ids)[-1].double().cpu()
+        logits = target.native_logits(ids, last_rows=1)[0].double().cpu()
         u = uniforms([position_key(sample.seed, 0, len(ids))], len(logits), torch.device("cpu"))[0]
         scores = logits - panel.temperature * torch.log(-torch.log(u))
         top = torch.topk(scores, 2).values

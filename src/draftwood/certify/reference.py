@@ -81,7 +81,8 @@ class Reference:
         largest score is the seeded draw and a gap means the same as at temperature 0.
         """
         first = len(prompt_ids)
-        logits = self.target.native_logits([*prompt_ids, *output[:-1]])[first - 1 :].double()  # (n, V)
+        ids, judged = [*prompt_ids, *output[:-1]], max(1, len(output))
+        logits = self.target.native_logits(ids, last_rows=judged).double()  # (n, V)
         scores = logits
         if not sampling.greedy:
             keys = [position_key(sampling.seed, sampling.completion, first + index) for index in range(len(output))]

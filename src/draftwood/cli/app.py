@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import typer
 
@@ -24,34 +24,44 @@ from .commands.show import show
 from .commands.simulate import simulate
 from .commands.version import version
 from .io import ReaderGone, complain, drop_stdout, flush_stdout, prepare_streams
+from .policies import with_policy_options
 
 FAILED = 1
 WRONG_USE = 2
 INTERRUPTED = 130
 
-app = typer.Typer(
-    name="draftwood",
-    help="Lossless tree speculative decoding with a one-pass block drafter.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-app.command("generate")(generate)
-app.command("demo")(demo)
-app.command("profile")(profile)
-app.command("simulate")(simulate)
-app.command("bench")(bench)
-app.command("record")(record)
-app.command("replay")(replay)
-app.command("show")(show)
-app.command("check")(check)
-app.command("doctor")(doctor)
-app.command("version")(version)
+COMMANDS: dict[str, Callable[..., None]] = {
+    "generate": generate,
+    "demo": demo,
+    "profile": profile,
+    "simulate": simulate,
+    "bench": bench,
+    "record": record,
+    "replay": replay,
+    "show": show,
+    "check": check,
+    "doctor": doctor,
+    "version": version,
+}
 
 
 def main() -> None:
     """Entry point of the console script."""
     sys.exit(run(sys.argv[1:]))
+
+
+def make_app(arguments: Sequence[str]) -> typer.Typer:
+    """The commands; the one that is asked for with the options of all policies, as they are now."""
+    app = typer.Typer(
+        name="draftwood",
+        help="Lossless tree speculative decoding with a one-pass block drafter.",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    for name, command in COMMANDS.items():
+        app.command(name)(with_policy_options(command, asked=name in arguments[:1]))
+    return app
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -60,7 +70,7 @@ def run(arguments: Sequence[str]) -> int:
     # Read when tqdm is imported: one bar of transformers obeys no other switch and would end up in a log or a pipe.
     os.environ.setdefault("TQDM_DISABLE", "1")
     try:
-        code = app(list(arguments), prog_name="draftwood", standalone_mode=False)
+        code = make_app(arguments)(list(arguments), prog_name="draftwood", standalone_mode=False)
         flush_stdout()
     except typer.TyperException as error:
         complain(error.format_message())

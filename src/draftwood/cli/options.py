@@ -50,11 +50,6 @@ def number(text: str) -> float:
         raise typer.BadParameter(f"{text!r} is not a number") from error
 
 
-def policy_name(policy: str | None, budget: int | None) -> str:
-    """The policy asked for, or the one that the other options imply."""
-    return policy or (DEFAULT_POLICY if budget is None else BUDGET_POLICY)
-
-
 # The pair, and where it runs.
 ModelArgument = Annotated[
     str,
@@ -103,20 +98,7 @@ LimitOption = Annotated[
 RawOption = Annotated[bool, typer.Option("--raw", help="Do not apply the chat template.")]
 SystemOption = Annotated[str | None, typer.Option("--system", help="System message of the chat template.")]
 
-# The tree.
-DEFAULT_POLICY, BUDGET_POLICY = "auto", "ddtree"
-PolicyOption = Annotated[
-    str | None,
-    typer.Option(
-        "--policy",
-        metavar="NAME",
-        help="Rule that sizes the draft tree: ar, chain, ddtree, cast, caddtree, ratio or auto; "
-        f"default: {DEFAULT_POLICY}, {BUDGET_POLICY} with --budget.",
-    ),
-]
-BudgetOption = Annotated[
-    int | None, typer.Option("--budget", parser=integer, metavar="N", help="Nodes of every tree (ddtree), 0 to 1024.")
-]
+# The tree; what one policy takes is made from its options, in `policies`.
 BudgetsOption = Annotated[
     str | None, typer.Option("--budgets", metavar="N,N,...", help="One ddtree row for each of these budgets.")
 ]

@@ -73,6 +73,7 @@ def affine(rows: np.ndarray, values: np.ndarray, low_row: int, high_row: int) ->
     return AffineFit(max(raw_slope, 0.0), raw_slope, count)
 
 
-def is_convex(cost_s: np.ndarray, tolerance: float = 1e-9) -> bool:
-    """True when (n,) `cost_s` on consecutive integers has no decreasing difference beyond rounding."""
-    return bool(np.all(np.diff(cost_s, 2) >= -tolerance * max(float(np.max(np.abs(cost_s))), 1e-300)))
+def is_convex(cost_s: np.ndarray, tolerance: float = 1e-9, *, rows: np.ndarray | None = None) -> bool:
+    """True when (n,) `cost_s` has no decreasing slope beyond rounding; over increasing `rows`, or 0, 1, 2, ..."""
+    slopes = np.diff(cost_s) if rows is None else np.diff(cost_s) / np.diff(rows)
+    return bool(np.all(np.diff(slopes) >= -tolerance * max(float(np.max(np.abs(cost_s))), 1e-300)))

@@ -22,9 +22,9 @@ class Identity:
     attention: str
     """Attention backend."""
     model: str
-    """Digest of the target: config, safetensors headers, file sizes."""
+    """Digest of the target: config, and of each weight file its size, header and a sample of its bytes."""
     drafter: str
-    """Digest of the drafter, likewise."""
+    """Digest of the drafter: config, and every byte of its weights."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Package name to version."""
 

@@ -165,15 +165,41 @@ class CostProfile:
 
     @property
     def outside(self) -> frozenset[str]:
-        """The axes ("rows", "context") along which costs were asked for beyond the grid so far."""
+        """The axes ("rows", "context", "requests") along which costs were asked for beyond the grid so far."""
         return frozenset(self._outside)
+
+    def covers_requests(self, requests: int) -> bool:
+        """True when rounds of `requests` requests were measured, drafting and verifying, or lie between two that were.
+
+        Otherwise their costs are a guess: a profile of one request prices a round of R as one request with as many
+        rows and drafting as one pass for one; beyond the largest R the last segment continues.
+        """
+        return requests <= 1 or (self.batch is not None and requests <= int(self.requests[-1]))
+
+    def notice_requests(self, requests: int) -> str | None:
+        """The line that whoever prices a round of R = `requests` owes the user, the first time R is not covered.
+
+        None when it is covered and ever after. `round_cost`, `target_s` and `draft_cost_s` answer silently.
+        """
+        if self.covers_requests(requests) or "requests" in self._outside:
+            return None
+        self._outside.add("requests")
+        measured = int(self.requests[-1]) if self.batch is not None else 1
+        how = "as those of one with all their rows" if measured == 1 else f"as the costs of up to {measured} go on"
+        return (
+            f"no measured costs of {requests} requests together: they are taken {how}, and trees may have the wrong "
+            "size (see draftwood profile)"
+        )
 
     def target_s(self, rows: int, context: int, *, requests: int = 1, curve: str = "measured") -> float:
         """C_verify + C_host of `rows` total rows, uncorrected."""
         return float(self._at_context(curve, context, requests, rows)[rows])
 
     def draft_cost_s(self, context: int, requests: int = 1) -> float:
-        """C_draft of one pass for `requests` requests; linear between, the last segment continues, never negative."""
+        """C_draft of one pass for `requests` requests; linear between, the last segment continues, never negative.
+
+        Of a profile of one request that of one, whatever R: ask `notice_requests`.
+        """
         low, weight = bracket(self.contexts, context)
         column = self.draft_s[low]
         if weight:
@@ -195,7 +221,8 @@ class CostProfile:
     ) -> RoundCosts:
         """Return the costs of a round that carries `base_rows` rows anyway and 0..max_nodes drafted nodes.
 
-        `base_rows` counts roots, prefill chunks and fixed trees; `context` is L (of several requests: their mean).
+        `base_rows` counts roots, prefill chunks and fixed trees; `context` is L (of several requests: their mean);
+        `requests` is R, see `notice_requests` for counts that were not measured.
         Entry n of `round_s` is C_draft(L, R) + C_host(base_rows + n) + C_verify(base_rows + n; L, R). With `live`
         factors the seconds are those divided by the base factor: (draft / base) C_draft + C(1) + (slope / base)
         (C(M) - C(1)). Warns once per axis when the grid is left.

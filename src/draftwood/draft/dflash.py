@@ -271,7 +271,8 @@ def load_drafter(
     """Load a DFlash drafter for `target` from a local folder.
 
     Everything is checked before a weight is read. `notify` receives one line for each guess or harmless difference;
-    `tokenizer_len` is needed only by checkpoints that name no mask token. Raises ModelError or UnsupportedError.
+    `tokenizer_len` is needed only by checkpoints that name no mask token; `backend` computes its attention (None:
+    sdpa). Raises ModelError or UnsupportedError.
     """
     folder = Path(folder)
     if not folder.is_dir():

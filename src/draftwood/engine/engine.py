@@ -342,7 +342,7 @@ class Engine:
         if not isinstance(target, ReferenceModel):
             raise UsageError("this target has no attention of its own to compare with")
         with self.loop.paused():  # the model's attention is switched meanwhile
-            logits = target.native_logits([*prompt_ids, *output_ids])[-1].double()
+            logits = target.native_logits([*prompt_ids, *output_ids], last_rows=1)[0].double()
         top = torch.topk(logits, 2).values
         return float(top[0] - top[1]), float(top[0])
 

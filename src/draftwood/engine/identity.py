@@ -13,17 +13,17 @@ import torch
 from .. import __version__
 from ..cost.identity import Identity
 from ..models.base import TargetSpec
-from ..models.gguf_header import read_header
+from ..models.digest import folder_digest, sampled_digest
 from ..models.machine import processor_name
 from ..models.source import ModelSource, fetch_folder
-
-_LENGTH_BYTES = 8
 
 
 def identity_of(source: ModelSource, drafters: Sequence[Path | None], spec: TargetSpec, *, attention: str) -> Identity:
     """Describe everything that changes what a round of this pair costs in this process.
 
     `drafters` are the folders of the drafter's parts, None for the one that needs no training.
+    A profile also holds mean gains, which are those of the very weights: drafters are small and every byte counts; of
+    targets a sample does (see `models.digest`).
     """
     return Identity(
         device=device_name(spec.device),
@@ -31,7 +31,7 @@ def identity_of(source: ModelSource, drafters: Sequence[Path | None], spec: Targ
         dtype=str(spec.dtype).removeprefix("torch."),
         attention=attention,
         model=model_digest(source),
-        drafter="+".join("suffix" if folder is None else folder_digest(folder) for folder in drafters),
+        drafter="+".join("suffix" if folder is None else folder_digest(folder, whole=True) for folder in drafters),
         versions={
             "draftwood": __version__,
             "torch": torch.__version__,
@@ -52,30 +52,7 @@ def device_name(device: torch.device) -> str:
 
 
 def model_digest(source: ModelSource) -> str:
-    """Digest of a target: of its folder, or of a GGUF file's size and metadata."""
+    """Digest of a target: of its folder, or of a GGUF file; large files by a sample."""
     if source.kind == "gguf" and source.path is not None:
-        header = json.dumps(read_header(source.path), sort_keys=True)
-        return _digest([f"{source.path.stat().st_size} {header}".encode()])
-    return folder_digest(fetch_folder(source))
-
-
-def folder_digest(folder: Path) -> str:
-    """Digest of a checkpoint folder: its config, and size and header of each safetensors file; weights are not read."""
-    parts = [(folder / "config.json").read_bytes()]
-    for file in sorted(folder.glob("*.safetensors")):
-        parts += [f"{file.name} {file.stat().st_size}".encode(), _header(file)]
-    return _digest(parts)
-
-
-def _header(file: Path) -> bytes:
-    """The JSON header of a safetensors file, as it is."""
-    with file.open("rb") as data:
-        length = int.from_bytes(data.read(_LENGTH_BYTES), "little")
-        return data.read(length)
-
-
-def _digest(parts: list[bytes]) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(f"{len(part)}:".encode() + part)
-    return digest.hexdigest()[:32]
+        return sampled_digest(source.path)[:32]
+    return folder_digest(fetch_folder(source), whole=False)

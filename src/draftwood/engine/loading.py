@@ -16,8 +16,8 @@ from ..draft.suffix import warm_up as warm_up_suffix
 from ..draft.union import UnionDrafter
 from ..errors import UsageError
 from ..models.base import TargetModel
-from ..models.loading import LoadedTarget, load_target
-from ..models.source import ModelSource, fetch_folder, resolve_model
+from ..models.loading import LoadedTarget, check_settings, load_target
+from ..models.source import ModelSource, fetch_folder, on_this_machine, resolve_model
 from ..models.text import TextCodec
 from .identity import identity_of
 
@@ -86,14 +86,20 @@ def load_parts(
     cache_dir: Path,
     notify: Callable[[str], None],
 ) -> Parts:
-    """Load target, codec and drafter (named or bundled). See `Engine.load`."""
+    """Load target, codec and drafter (named or bundled). See `Engine.load`.
+
+    What can be refused without a model is refused before anything is looked up.
+    """
+    check_settings(dtype, device)
+    backend = make_backend(attention)
     source = resolve_model(model)
     folders = drafter_folders(drafter, source)
+    source = on_this_machine(source)
     loaded = load_target(
         source,
         dtype=dtype,
         device=device,
-        backend=make_backend(attention),
+        backend=backend,
         cache_dir=cache_dir,
         notify=notify,
     )

@@ -55,6 +55,9 @@ class TargetModel(Protocol):
 class ReferenceModel(Protocol):
     """A target that can also run without any code of ours between the layers: what outputs are compared with."""
 
-    def native_logits(self, token_ids: Sequence[int]) -> torch.Tensor:
-        """Logits (T, V) of a whole text by the model's own attention."""
+    def native_logits(self, token_ids: Sequence[int], *, last_rows: int | None = None) -> torch.Tensor:
+        """Logits (T, V) of a whole text by the model's own attention, or (n, V) of its last n = `last_rows` >= 1 rows.
+
+        The head is not computed for other rows: of a long text and a large vocabulary it is most of the memory.
+        """
         ...

@@ -2,7 +2,8 @@
 
     <cache_dir>/gguf/<key>/    config.json, generation_config.json, tokenizer files, safetensors, draftwood.json
 
-The key is a digest of the file's bytes and of the versions that shape the result. A folder is written under another
+The key is a digest of the file's bytes, remembered in <cache_dir>/digests so that an unchanged file is not read whole
+at every start, and of the versions that shape the result. A folder is written under another
 name, then renamed, and `draftwood.json`, written last, lists what must be in it: a cache that was cut short by a crash
 or a full disk is recognised and made again.
 """
@@ -21,16 +22,17 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ModelError
+from .digest import remembered_digest
 from .gguf_header import Scalar, read_header
 from .source import Notify
 
 MANIFEST = "draftwood.json"
+DIGESTS = "digests"
 SCHEMA = 1
 END_ID_KEYS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 GGUF_EXTRA = "pip install 'draftwood[gguf]'"
 STALE_AFTER_S = 24 * 3600.0
 
-_CHUNK_BYTES = 1 << 20
 _TEMPORARY = ".making-"
 
 
@@ -65,7 +67,7 @@ def open_gguf(path: Path, *, cache_dir: Path, notify: Notify) -> GgufFolder | Gg
     header = read_header(path)
     check_architecture(path, header)
     end_ids = tuple(int(header[key]) for key in END_ID_KEYS if key in header)
-    folder = cache_dir / "gguf" / cache_key(path)
+    folder = cache_dir / "gguf" / cache_key(path, cache_dir / DIGESTS)
     if is_complete(folder):
         return GgufFolder(folder, end_ids)
     if folder.exists():
@@ -93,12 +95,12 @@ def check_architecture(path: Path, header: dict[str, Scalar]) -> None:
         )
 
 
-def cache_key(path: Path) -> str:
-    """Digest of the file's bytes, the cache's schema and the versions of the packages that unpack it."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
+def cache_key(path: Path, memory: Path) -> str:
+    """Digest of the file's bytes, the cache's schema and the versions of the packages that unpack it.
+
+    The folder `memory` keeps digests of files for the next time.
+    """
+    digest = hashlib.sha256(remembered_digest(path, memory).encode())
     try:
         versions = [version(package) for package in ("transformers", "gguf")]
     except PackageNotFoundError as error:

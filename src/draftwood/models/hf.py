@@ -93,11 +93,12 @@ class HFTarget:
         return logits
 
     @torch.inference_mode()
-    def native_logits(self, token_ids: Sequence[int]) -> torch.Tensor:
-        """Logits (T, V) of a whole text by the model's own attention: the reference of probe, check and demo."""
+    def native_logits(self, token_ids: Sequence[int], *, last_rows: int | None = None) -> torch.Tensor:
+        """See `ReferenceModel.native_logits`: the reference of probe, check and demo."""
+        kept = 0 if last_rows is None else last_rows  # 0 means all of them to transformers
         with self.as_shipped():
             ids = torch.tensor([list(token_ids)], device=self.spec.device)
-            logits: torch.Tensor = self.model(input_ids=ids, use_cache=False).logits[0]
+            logits: torch.Tensor = self.model(input_ids=ids, use_cache=False, logits_to_keep=kept).logits[0]
         return logits
 
     @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ DTYPES = {
     "float16": torch.float16,
     "float64": torch.float64,
 }
+_DEVICE = re.compile(r"cpu|cuda(:(0|[1-9]\d?))?")
 _HALF = (torch.bfloat16, torch.float16)
 
 
@@ -41,9 +43,7 @@ def load_target(
     notify: Notify,
 ) -> LoadedTarget:
     """Load the model that `source` names. Raises ModelError, UnsupportedError or UsageError in one line."""
-    place = _device(device)
-    if dtype != "auto" and dtype not in DTYPES:
-        raise UsageError(f"dtype {dtype!r}: expected auto or one of {', '.join(DTYPES)}")
+    place = check_settings(dtype, device)
     if source.kind == "gguf" and source.path is not None:
         opened = open_gguf(source.path, cache_dir=cache_dir, notify=notify)
         end_ids = opened.end_ids
@@ -71,6 +71,25 @@ def load_target(
     return LoadedTarget(HFTarget(model, backend, name=source.name), codec)
 
 
+def check_settings(dtype: str, device: str) -> torch.device:
+    """The device of that name. Raises UsageError for one that is not here or not supported, and for such a dtype.
+
+    A device that torch knows is not enough: the engine's kernels and copies run on the CPU and on CUDA.
+    """
+    if not _DEVICE.fullmatch(str(device)):
+        raise UsageError(f"device {str(device)!r}: expected cpu, cuda or cuda:N")
+    if dtype != "auto" and dtype not in DTYPES:
+        raise UsageError(f"dtype {dtype!r}: expected auto or one of {', '.join(DTYPES)}")
+    place = torch.device(device)
+    if place.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if count == 0:
+            raise UsageError(f"device {str(device)!r}: this torch finds no CUDA device; expected cpu")
+        if place.index is not None and place.index >= count:
+            raise UsageError(f"device {str(device)!r}: expected cpu, cuda or cuda:N with N from 0 to {count - 1}")
+    return place
+
+
 def cpu_multiplies_bfloat16() -> bool:
     """Whether this CPU has bfloat16 instructions; without them each product is emulated, many times slower."""
     return any(bool(found) for name, found in torch.cpu.get_capabilities().items() if name.endswith("bf16"))
@@ -84,16 +103,6 @@ def _resolve(dtype: str, stored: torch.dtype, device: torch.device, notify: Noti
         notify(f"this CPU only emulates {str(stored).removeprefix('torch.')}: running in float32 (--dtype overrides)")
         return torch.float32
     return stored
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise UsageError(f"device {name!r}: expected cpu, cuda or cuda:N") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"device {name!r}: this torch finds no CUDA device; expected cpu")
-    return device
 
 
 def _stored_dtype(folder: Path, name: str) -> torch.dtype:

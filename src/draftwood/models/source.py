@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal
@@ -68,6 +68,16 @@ def resolve_model(model: str) -> ModelSource:
 def bundled_drafter() -> Path:
     """The folder of the drafter that is shipped with this package, for `demo:smollm2`."""
     return Path(str(files("draftwood").joinpath("data", DEMO_DRAFTER)))
+
+
+def on_this_machine(source: ModelSource, what: str = "model") -> ModelSource:
+    """The same source with its folder or file: a hub id is looked up and downloaded here, and never again.
+
+    `what` and the errors are those of `fetch_folder`.
+    """
+    if source.kind != "hub":
+        return source
+    return replace(source, kind="folder", path=fetch_folder(source, what))
 
 
 def fetch_folder(source: ModelSource, what: str = "model") -> Path:

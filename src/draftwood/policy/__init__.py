@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import Field, fields
 from typing import Any
 
 from ..cost.profile import CostProfile
@@ -14,20 +13,17 @@ from .caddtree import CaddTree
 from .cast import Cast
 from .chain import Chain
 from .ddtree import DdTree
+from .options import Option, options_of
 from .ratio import Ratio
 
 POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in (Ar, Chain, DdTree, Cast, CaddTree, Ratio, Auto)}
 
 
-def policy_options(name: str) -> dict[str, Field[Any]]:
+def policy_options(name: str) -> dict[str, Option]:
     """Return the options that a policy takes, by the name a user gives; raises UsageError for an unknown policy."""
     if name not in POLICIES:
         raise UsageError(f"policy {name!r}: expected one of {', '.join(POLICIES)}")
-    return {
-        item.metadata.get("option_name", item.name): item
-        for item in fields(POLICIES[name])  # type: ignore[arg-type]
-        if item.metadata.get("option", True)
-    }
+    return options_of(POLICIES[name])
 
 
 def make_policy(name: str, *, profile: CostProfile | None = None, **options: Any) -> Policy:
@@ -40,7 +36,7 @@ def make_policy(name: str, *, profile: CostProfile | None = None, **options: Any
         if option not in known:
             allowed = ", ".join(known) if known else "no options"
             raise UsageError(f"option {option!r} is not used by policy {name}: expected {allowed}")
-    policy = POLICIES[name](**{known[option].name: value for option, value in options.items()})
+    policy = POLICIES[name](**{known[option].field: value for option, value in options.items()})
     if profile is not None and isinstance(policy, ProfilePolicy):
         return policy.with_profile(profile)
     return policy
@@ -48,6 +44,7 @@ def make_policy(name: str, *, profile: CostProfile | None = None, **options: Any
 
 __all__ = [
     "POLICIES",
+    "Option",
     "Policy",
     "PolicyState",
     "ProfilePolicy",

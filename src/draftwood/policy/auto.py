@@ -10,10 +10,22 @@ import numpy as np
 
 from ..cost.profile import CAST_CONTEXT, CostProfile
 from ..errors import CostError, UsageError
-from .base import PolicyState, RoundCosts, RoundOutcome
+from .base import NOBODY, Outside, PolicyState, RoundCosts, RoundOutcome, SharedRound
 from .deploy import Deployment
+from .options import CANDIDATES, INTERNAL, LARGEST_TREE, about, settle
 from .rules import best_ratio, best_surplus, check_nodes, expected_accepted, need_costs
-from .state import ENGINE_DISCOUNT, RATE_DISCOUNT, START_ROUNDS, Calibration, Payoff, Rate, Skipping
+from .state import (
+    ENGINE_DISCOUNT,
+    RATE_DISCOUNT,
+    START_ROUNDS,
+    AutoEngine,
+    AutoRequest,
+    Calibration,
+    Payoff,
+    Rate,
+    Skipping,
+    most_seen,
+)
 
 RATES = ("local", "mixed", "fixed")
 
@@ -32,32 +44,6 @@ class ExpectedRound(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class AutoRequest:
-    """The half of the state that belongs to one request (or to several seen as one)."""
-
-    rate: Rate
-    payoff: Payoff
-    plain_s: float
-    """C_plain of the last round seen."""
-    skipping: Skipping = field(default_factory=Skipping)
-    requests: int = 1
-    """Requests behind this state; tokens are their sum."""
-
-    @property
-    def tokens_per_s(self) -> float:
-        """The current rate, never below plain decoding."""
-        return max(self.rate.per_second, self.requests / self.plain_s)
-
-
-@dataclass(frozen=True, slots=True)
-class AutoEngine:
-    """The half that all requests of an engine share."""
-
-    payoff: Payoff | None = None
-    calibration: Calibration = field(default_factory=Calibration)
-
-
-@dataclass(frozen=True, slots=True)
 class Auto:
     """n = argmax over all n of Phi(n) - rate * C(n + 1); 0 is allowed, and so is not drafting at all.
 
@@ -65,22 +51,30 @@ class Auto:
     node is worth verifying when its expected token exceeds rate times its seconds (Dinkelbach's form of the ratio).
     `rate` picks which rate: "local" is this request's own over its last rounds, "fixed" one number, "mixed" the mean
     of the local one and this round's own best (1 + Phi) / C.
+
+    R requests in a round cross R texts at once: a second takes tokens from each of them, so its price is the sum of
+    their rates. The surplus is linear, hence the same argument holds with the sums in place of the single numbers.
     """
 
-    candidates: int = 16
+    candidates: int = field(default=16, metadata=CANDIDATES)
     """K, candidates kept per depth."""
-    max_nodes: int = 64
+    max_nodes: int = field(default=64, metadata=LARGEST_TREE)
     """Most nodes of one tree."""
-    rate: str = "mixed"
+    rate: str = field(
+        default="mixed", metadata=about("Price of a second (auto): local, mixed or fixed.", "RATE", choices=RATES)
+    )
     """"local", "mixed" or "fixed"."""
-    fixed_rate: float | None = None
-    """Tokens per second of the fixed rate; None: the profile's expected rate."""
-    calibration: bool = False
+    fixed_rate: float | None = field(default=None, metadata=about("Tokens per second of --rate fixed.", "R"))
+    """Tokens per second of one request; R requests in a round make it R times that. None: the profile's own rate."""
+    calibration: bool = field(default=False, metadata=about("Map scores to observed hit rates (auto)."))
     """Map scores to observed hit rates."""
-    skipping: bool = True
+    skipping: bool = field(default=True, metadata=about("Leave out drafting where it has not paid (auto)."))
     """May leave out drafting where it has not paid."""
-    expected: ExpectedRound | None = field(default=None, metadata={"option": False})
+    expected: ExpectedRound | None = field(default=None, metadata=INTERNAL)
     """The start of a request; None: its first drafted round."""
+    shared_rates: tuple[tuple[int, float], ...] = field(default=(), metadata=INTERNAL)
+    """(R, tokens per second) of the best round of R requests that are all alike, increasing R; the price under
+    rate "fixed" without a number."""
 
     name: ClassVar[str] = "auto"
     drafts: ClassVar[bool] = True
@@ -89,9 +83,8 @@ class Auto:
     curve: ClassVar[str] = "measured"
 
     def __post_init__(self) -> None:
+        settle(self)
         check_nodes(self.candidates, self.max_nodes)
-        if self.rate not in RATES:
-            raise UsageError(f"rate {self.rate!r}: expected one of {', '.join(RATES)}")
         if self.fixed_rate is not None and not (self.rate == "fixed" and 0 < self.fixed_rate < float("inf")):
             raise UsageError(f"fixed_rate {self.fixed_rate} with rate {self.rate!r}: expected > 0 and rate 'fixed'")
 
@@ -105,7 +98,13 @@ class Auto:
         best = best_ratio(phi, costs.round_s, 1.0).at
         seconds = float(costs.round_s[best])
         extra_s = seconds - float(costs.round_s[0])
-        return replace(self, expected=ExpectedRound(float(phi[best]), seconds, extra_s, costs.plain_s))
+        expected = ExpectedRound(float(phi[best]), seconds, extra_s, costs.plain_s)
+        rates = tuple(
+            (count, self._shared_rate(profile, context, phi, count))
+            for count in map(int, profile.requests)
+            if count <= profile.rows[-1]
+        )
+        return replace(self, expected=expected, shared_rates=rates)
 
     def wants_draft(self, state: PolicyState, costs: RoundCosts | None) -> bool:
         """Draft while the realised gain of drafted rounds exceeds its price at the current rate, or as a probe."""
@@ -118,7 +117,8 @@ class Auto:
 
     def choose(self, gains: np.ndarray, round_cost_s: np.ndarray | None, base_tokens: float, state: PolicyState) -> int:
         """Return the n of the largest surplus. The drafting cost is sunk here, but it is part of the rate."""
-        return self._best(gains[: self.max_nodes], round_cost_s, base_tokens, state)
+        phi = expected_accepted(self.expected_gains(gains, state), self.max_nodes)
+        return self._best(phi, round_cost_s, base_tokens, state, 1)
 
     def observe(self, state: PolicyState, outcome: RoundOutcome) -> PolicyState:
         """Update rate, payoff, probing and calibration.
@@ -147,14 +147,15 @@ class Auto:
         )
         return PolicyState(self._after_draft(request, outcome, seconds, extra_s), engine)
 
-    def merge(self, states: Sequence[PolicyState]) -> PolicyState:
+    def merge(self, states: Sequence[PolicyState], outside: Outside = NOBODY) -> PolicyState:
         """See R requests as one: accepted and committed tokens per round add up, seconds per round are averaged.
 
-        Requests that have no state yet count like the mean of the others.
+        Requests that have no state yet count like the mean of the others. Variances add up too: the drafts of one
+        request say nothing about those of another. Of the engine's halves counts what has seen most.
         """
-        found = [self._request(state) for state in states]
+        engine = most_seen([state.engine for state in states if isinstance(state.engine, AutoEngine)])
+        found = [self._request(PolicyState(state.request, engine)) for state in states]
         known = [request for request in found if request is not None]
-        engine = states[0].engine
         if not known:
             return PolicyState(None, engine)
         share = len(states) / len(known)
@@ -164,21 +165,27 @@ class Auto:
             1.0,
         )
         means = [item.payoff.weighing(1.0) for item in known]
-        payoff = Payoff(
-            share * sum(item.accepted for item in means),
-            share * sum(item.squares for item in means),
-            sum(item.extra_s for item in means) / len(known),
-            1.0,
-        )
+        accepted = share * sum(item.accepted for item in means)
+        variance = share * sum(item.variance for item in means)
+        extra_s = sum(item.extra_s for item in means) / len(known)
+        payoff = Payoff(accepted, variance + accepted * accepted, extra_s, 1.0)
         skipping = Skipping(max(item.skipping.skipped for item in known), min(item.skipping.interval for item in known))
         plain_s = sum(item.plain_s for item in known) / len(known)
-        return PolicyState(AutoRequest(rate, payoff, plain_s, skipping, len(states)), engine)
+        return PolicyState(AutoRequest(rate, payoff, plain_s, skipping, len(states), outside), engine)
+
+    def expected_gains(self, gains: np.ndarray, state: PolicyState) -> np.ndarray:
+        """The observed hit rates of these scores; the scores themselves without calibration."""
+        if self.calibration and isinstance(state.engine, AutoEngine):
+            return state.engine.calibration.apply(gains)
+        return gains
 
     def choose_shared(
-        self, gains: np.ndarray, round_cost_s: np.ndarray, base_tokens: float, state: PolicyState, requests: int
+        self, gains: np.ndarray, round_cost_s: np.ndarray, state: PolicyState, shared: SharedRound
     ) -> int:
-        """The same surplus over the merged gains; at most `max_nodes` for each request."""
-        return self._best(gains[: self.max_nodes * requests], round_cost_s, base_tokens, state)
+        """The same surplus over the steps of all requests; at most `max_nodes` for each request."""
+        phi = expected_accepted(gains, shared.most_steps(self.max_nodes))
+        requests = shared.requests + shared.outside.requests
+        return self._best(phi, round_cost_s, shared.base_tokens, state, requests)
 
     def pick_width(self, deployment: Deployment) -> int:
         """The fixed point of rate and width on mean masses: no calibration, no skipping.
@@ -193,47 +200,57 @@ class Auto:
                 return at
             rate = reached
 
-    def _best(self, gains: np.ndarray, round_cost_s: np.ndarray | None, base_tokens: float, state: PolicyState) -> int:
-        if self.calibration and state.engine is not None:
-            gains = state.engine.calibration.apply(gains)
-        phi = expected_accepted(gains, len(gains))
-        cost_s = need_costs(self.name, round_cost_s, len(phi))
-        return best_surplus(phi, cost_s, self._rate_for(phi, cost_s, base_tokens, state)).at
+    def _shared_rate(self, profile: CostProfile, context: int, phi: np.ndarray, requests: int) -> float:
+        """Tokens per second of `requests` requests with the gains behind `phi`, each at the best common width."""
+        widest = min(len(phi) - 1, int(profile.rows[-1]) // requests - 1)
+        costs = profile.round_cost(requests, context, requests=requests, max_nodes=requests * widest, curve=self.curve)
+        return best_ratio(requests * phi[: widest + 1], costs.round_s[::requests], float(requests)).value
 
-    def _rate_for(self, phi: np.ndarray, cost_s: np.ndarray, base_tokens: float, state: PolicyState) -> float:
-        """The price of a second in this round, tokens."""
+    def _best(
+        self, phi: np.ndarray, round_cost_s: np.ndarray | None, base_tokens: float, state: PolicyState, requests: int
+    ) -> int:
+        cost_s = need_costs(self.name, round_cost_s, len(phi))
+        return best_surplus(phi, cost_s, self._rate_for(phi, cost_s, base_tokens, state, requests)).at
+
+    def _rate_for(
+        self, phi: np.ndarray, cost_s: np.ndarray, base_tokens: float, state: PolicyState, requests: int
+    ) -> float:
+        """The price of a second in this round of `requests` requests, tokens."""
         request = self._request(state)
         if self.rate == "fixed":
-            return self._fixed()
+            return self._fixed(requests)
         if self.rate == "local" and request is not None:
             return request.tokens_per_s
         own = best_ratio(phi, cost_s, base_tokens).value
         return own if request is None else 0.5 * (own + request.tokens_per_s)
 
-    def _fixed(self) -> float:
+    def _fixed(self, requests: int) -> float:
+        """The price of a second of `requests` requests: between measured counts their rate apiece is linear."""
         if self.fixed_rate is not None:
-            return self.fixed_rate
+            return requests * self.fixed_rate
         if self.expected is None:
             raise CostError("rate 'fixed' without fixed_rate: expected a profile with mean_gains")
-        return (1.0 + self.expected.accepted) / self.expected.seconds
+        single = (1.0 + self.expected.accepted) / self.expected.seconds
+        counts, rates = zip(*(self.shared_rates or ((1, single),)), strict=True)
+        return requests * float(np.interp(requests, counts, np.divide(rates, counts)))
 
     def _request(self, state: PolicyState) -> AutoRequest | None:
         """The request's state, or its start from the profile and the engine's mean; None when nothing is known."""
-        if state.request is not None:
-            request: AutoRequest = state.request
-            return request
+        if isinstance(state.request, AutoRequest):
+            return state.request
         if self.expected is None:
             return None
         expected = self.expected
         rate = Rate.start(1.0 + expected.accepted, expected.seconds)
         payoff = Payoff.start(expected.accepted, expected.extra_s)
-        return AutoRequest(rate, _engine_mean(state.engine, payoff), expected.plain_s)
+        engine = state.engine if isinstance(state.engine, AutoEngine) else None
+        return AutoRequest(rate, _engine_mean(engine, payoff), expected.plain_s)
 
     def _price(self, request: AutoRequest, costs: RoundCosts) -> float:
         """Tokens per second for the decision to draft, taken before there are scores."""
         if self.rate == "fixed":
-            return self._fixed()
-        return max(request.rate.per_second, request.requests / costs.plain_s)
+            return self._fixed(request.requests + request.outside.requests)
+        return request.floored_rate(costs.plain_s)
 
     def _pays(self, request: AutoRequest, costs: RoundCosts) -> bool:
         return request.payoff.surplus(self._price(request, costs), costs.draft_s) > 0.0

@@ -13,7 +13,17 @@ from ..cost.profile import CostProfile
 from ..cost.rounds import RoundCosts
 from .deploy import Deployment
 
-__all__ = ["Policy", "PolicyState", "ProfilePolicy", "RoundCosts", "RoundOutcome", "SharedPolicy", "WidthRule"]
+__all__ = [
+    "Outside",
+    "Policy",
+    "PolicyState",
+    "ProfilePolicy",
+    "RoundCosts",
+    "RoundOutcome",
+    "SharedPolicy",
+    "SharedRound",
+    "WidthRule",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,23 +99,57 @@ class ProfilePolicy(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """Requests of a round that take no part in a shared choice; its seconds are theirs as well."""
+
+    requests: int = 0
+    tokens: float = 0.0
+    """Expected of them in this round."""
+
+
+NOBODY = Outside()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedRound:
+    """What a shared choice is about, beside gains and costs."""
+
+    requests: int
+    """R, requests that share."""
+    base_tokens: float
+    """Tokens of the whole round without the nodes to be chosen."""
+    outside: Outside = NOBODY
+    rows: np.ndarray | None = None
+    """(N + 1,) rows that n more steps add, where a step is one node of each request; None: a step is one node."""
+
+    def most_steps(self, max_nodes: int) -> int:
+        """Steps allowed when a request may have `max_nodes` nodes."""
+        return max_nodes * self.requests if self.rows is None else max_nodes
+
+
 @runtime_checkable
 class SharedPolicy(Policy, Protocol):
     """A policy that can allocate the nodes of several requests at once (CAST, Propositions 2 and 3)."""
 
-    def merge(self, states: Sequence[PolicyState]) -> PolicyState:
-        """Return the state of R requests seen as one: tokens add up, seconds are those of a round."""
+    def merge(self, states: Sequence[PolicyState], outside: Outside = NOBODY) -> PolicyState:
+        """Return the state of R requests seen as one: tokens add up, seconds are those of a round.
+
+        The order of `states` does not matter, and states of other policies count as unknown.
+        """
+        ...
+
+    def expected_gains(self, gains: np.ndarray, state: PolicyState) -> np.ndarray:
+        """Map the scores (N,) of one request to what this policy expects of them, order kept."""
         ...
 
     def choose_shared(
-        self,
-        gains: np.ndarray,
-        round_cost_s: np.ndarray,
-        base_tokens: float,
-        state: PolicyState,
-        requests: int,
+        self, gains: np.ndarray, round_cost_s: np.ndarray, state: PolicyState, shared: SharedRound
     ) -> int:
-        """Like `choose`, for the merged gains of `requests` requests."""
+        """Like `choose`, for steps of several requests and their expected gains (N,): how many steps are taken.
+
+        `state` is that of `merge`; entry n of `round_cost_s` is the round after n steps.
+        """
         ...
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
 from ..core import MAX_NODES
 from ..errors import UsageError
-from .base import Policy, PolicyState, RoundCosts, SharedPolicy
+from .base import Outside, Policy, PolicyState, RoundCosts, SharedPolicy, SharedRound
 
 SHARES = ("shared", "uniform")
 
@@ -60,22 +61,21 @@ def allocate(
     Source: CAST, Propositions 2 and 3, with R + Phi for 1 + Phi.
     """
     counts = [0] * len(members)
-    requests = len(members) + plain_requests
     groups = _groups(members, default, sharing)
-    base_tokens, taken = float(requests), 0
+    base = _Base(len(members) + plain_requests)
     for at, member in enumerate(members):
         if any(at in indices for _, indices in groups):
             continue
-        cost_s = costs(member.policy, taken).round_s if member.policy.needs_costs and costs is not None else None
-        counts[at] = member.policy.choose(member.gains, cost_s, base_tokens, member.state)
-        taken += counts[at]
-        base_tokens += float(member.gains[: counts[at]].sum())
+        cost_s = costs(member.policy, base.rows).round_s if member.policy.needs_costs and costs is not None else None
+        tokens = base.tokens(member.policy, member.state)
+        counts[at] = member.policy.choose(member.gains, cost_s, tokens, member.state)
+        base.taken.append(member.gains[: counts[at]])
     for policy, indices in groups:
-        chosen = _share(policy, [members[at] for at in indices], costs, sharing, _Base(base_tokens, taken))
+        group = [members[at] for at in indices]
+        chosen = _share(policy, group, costs, sharing, base)
         for at, count in zip(indices, chosen, strict=True):
             counts[at] = count
-            taken += count
-            base_tokens += float(members[at].gains[:count].sum())
+            base.taken.append(members[at].gains[:count])
     return counts
 
 
@@ -84,13 +84,17 @@ def draft_wishes(
     costs: Callable[[Policy, int], RoundCosts] | None,
     *,
     default: Policy | None = None,
+    plain_requests: int = 0,
 ) -> list[bool]:
     """Return for each (policy, state) whether it wants a draft this round.
 
-    Requests that share decide together, on their merged state: one pass serves them all. One alone decides by itself.
+    Requests that share decide together, on their merged state: one pass serves them all, and its seconds are also
+    those of every other request of the round, `plain_requests` more of which are not among `requests`. One that is
+    alone in the round decides by itself.
     """
     sharers = [at for at, (policy, _) in enumerate(requests) if policy.shares]
-    if len(sharers) == 1:
+    outside = len(requests) - len(sharers) + plain_requests
+    if len(sharers) == 1 and not outside:
         sharers = []
     wishes = [
         policy.wants_draft(state, costs(policy, 0) if policy.needs_costs and costs is not None else None)
@@ -99,19 +103,36 @@ def draft_wishes(
     ]
     if sharers:
         leader = _leader(default, requests[sharers[0]][0])
-        merged = leader.merge([requests[at][1] for at in sharers])
+        # What the others will draft is not known yet: each commits at least one token.
+        merged = leader.merge([requests[at][1] for at in sharers], Outside(outside, float(outside)))
         together = leader.wants_draft(merged, costs(leader, 0) if costs is not None else None)
         for at in sharers:
             wishes.insert(at, together)
     return wishes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Base:
-    """What the round holds before a group chooses."""
+    """What the round holds before a policy chooses. Mutable: `taken` grows."""
 
-    tokens: float
-    rows: int
+    requests: int
+    """All of the round."""
+    taken: list[np.ndarray] = field(default_factory=list)
+    """Gains of the nodes that were given out, by request."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of those nodes."""
+        return sum(len(gains) for gains in self.taken)
+
+    def tokens(self, policy: Policy, state: PolicyState) -> float:
+        """What the round commits without more nodes, as `policy` expects it."""
+        expected = policy.expected_gains if isinstance(policy, SharedPolicy) else _as_scored
+        return self.requests + sum(float(expected(gains, state).sum()) for gains in self.taken)
+
+
+def _as_scored(gains: np.ndarray, state: PolicyState) -> np.ndarray:
+    return gains
 
 
 def _groups(
@@ -148,40 +169,48 @@ def _share(
 ) -> list[int]:
     if costs is None:
         raise UsageError(f"policy {policy.name} shares a round by its costs: expected a cost profile")
+    # Without the group's own requests and what they get: the rest of the round shares its seconds.
+    outside = base.requests - len(group)
+    states = [member.state for member in group]
+    state = policy.merge(states)
+    others = Outside(outside, base.tokens(policy, state) - len(group))
+    state = policy.merge(states, others)
     forced = [min(sharing.min_nodes, len(member.gains)) for member in group]
-    rests = [member.gains[count:] for member, count in zip(group, forced, strict=True)]
-    tokens = base.tokens + sum(float(member.gains[:n].sum()) for member, n in zip(group, forced, strict=True))
+    gains = [policy.expected_gains(member.gains, state) for member in group]
+    rests = [own[count:] for own, count in zip(gains, forced, strict=True)]
+    tokens = base.tokens(policy, state) + sum(float(own[:n].sum()) for own, n in zip(gains, forced, strict=True))
     round_s = costs(policy, base.rows + sum(forced)).round_s
-    state = policy.merge([member.state for member in group])
+    shared = SharedRound(len(group), tokens, others)
     divide = _divide_shared if sharing.share == "shared" else _divide_uniform
-
-    def pick(gains: np.ndarray, cost_s: np.ndarray, requests: int) -> int:
-        return policy.choose_shared(gains, cost_s, tokens, state, requests)
-
-    return [first + more for first, more in zip(forced, divide(rests, round_s, pick), strict=True)]
+    more = divide(rests, round_s, shared, partial(_pick, policy, state))
+    return [first + count for first, count in zip(forced, more, strict=True)]
 
 
-def _divide_shared(
-    rests: Sequence[np.ndarray], round_s: np.ndarray, pick: Callable[[np.ndarray, np.ndarray, int], int]
-) -> list[int]:
+_Pick = Callable[[np.ndarray, np.ndarray, SharedRound], int]
+
+
+def _pick(policy: SharedPolicy, state: PolicyState, gains: np.ndarray, cost_s: np.ndarray, shared: SharedRound) -> int:
+    return policy.choose_shared(gains, cost_s, state, shared)
+
+
+def _divide_shared(rests: Sequence[np.ndarray], round_s: np.ndarray, shared: SharedRound, pick: _Pick) -> list[int]:
     """Global best-first: the merged gains in descending order, ties to the earlier request."""
     owner = np.repeat(np.arange(len(rests)), [len(rest) for rest in rests])
     merged = np.concatenate(rests)
     order = np.argsort(-merged, kind="stable")[: len(round_s) - 1]
-    total = pick(merged[order], round_s, len(rests))
+    total = pick(merged[order], round_s, shared)
     counts: list[int] = np.bincount(owner[order[:total]], minlength=len(rests)).tolist()
     return counts
 
 
-def _divide_uniform(
-    rests: Sequence[np.ndarray], round_s: np.ndarray, pick: Callable[[np.ndarray, np.ndarray, int], int]
-) -> list[int]:
-    """The same n for each: gains of equal order are summed, and a step costs one row per request."""
-    requests = len(rests)
-    widest = min(max(len(rest) for rest in rests), (len(round_s) - 1) // requests)
-    summed = np.zeros(widest)
+def _divide_uniform(rests: Sequence[np.ndarray], round_s: np.ndarray, shared: SharedRound, pick: _Pick) -> list[int]:
+    """The same n for each, as far as it has them: gains of equal order are summed, a step costs a row for each."""
+    lengths = np.array([len(rest) for rest in rests])
+    rows = np.minimum(lengths, np.arange(lengths.max() + 1)[:, None]).sum(axis=1)  # (widest + 1,)
+    rows = rows[rows < len(round_s)]
+    summed = np.zeros(len(rows) - 1)
     for rest in rests:
-        count = min(len(rest), widest)
+        count = min(len(rest), len(summed))
         summed[:count] += rest[:count]
-    width = pick(summed, round_s[: requests * widest + 1 : requests], 1)
+    width = pick(summed, round_s[rows], replace(shared, rows=rows))
     return [min(width, len(rest)) for rest in rests]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
 from ..cost.fit import is_convex
 from ..errors import CostError
-from .base import PolicyState, RoundCosts, RoundOutcome
+from .base import NOBODY, Outside, PolicyState, RoundCosts, RoundOutcome, SharedRound
 from .deploy import Deployment
+from .options import CANDIDATES, LARGEST_TREE, settle
 from .rules import check_nodes, expected_accepted, first_loss, need_costs
 
 
@@ -24,9 +25,9 @@ class CaddTree:
     latency of n), and K is 16 rather than the budget.
     """
 
-    candidates: int = 16
+    candidates: int = field(default=16, metadata=CANDIDATES)
     """K, candidates kept per depth."""
-    max_nodes: int = 64
+    max_nodes: int = field(default=64, metadata=LARGEST_TREE)
     """Most nodes of one tree."""
 
     name: ClassVar[str] = "caddtree"
@@ -36,6 +37,7 @@ class CaddTree:
     curve: ClassVar[str] = "convex"
 
     def __post_init__(self) -> None:
+        settle(self)
         check_nodes(self.candidates, self.max_nodes)
 
     def wants_draft(self, state: PolicyState, costs: RoundCosts | None) -> bool:
@@ -50,22 +52,29 @@ class CaddTree:
         """Stateless."""
         return state
 
-    def merge(self, states: Sequence[PolicyState]) -> PolicyState:
+    def merge(self, states: Sequence[PolicyState], outside: Outside = NOBODY) -> PolicyState:
         """Stateless."""
         return PolicyState()
 
+    def expected_gains(self, gains: np.ndarray, state: PolicyState) -> np.ndarray:
+        """The scores as they are."""
+        return gains
+
     def choose_shared(
-        self, gains: np.ndarray, round_cost_s: np.ndarray, base_tokens: float, state: PolicyState, requests: int
+        self, gains: np.ndarray, round_cost_s: np.ndarray, state: PolicyState, shared: SharedRound
     ) -> int:
         """The same stop over the merged gains (CAST, Proposition 3, with the whole curve for the slope)."""
-        return self._stop(expected_accepted(gains, self.max_nodes * requests), round_cost_s, base_tokens)
+        phi = expected_accepted(gains, shared.most_steps(self.max_nodes))
+        return self._stop(phi, round_cost_s, shared.base_tokens, shared.rows)
 
     def pick_width(self, deployment: Deployment) -> int:
         """The width before the first that does not raise the ratio."""
         return first_loss(deployment.phi, deployment.cost_s, 1.0)
 
-    def _stop(self, phi: np.ndarray, round_cost_s: np.ndarray | None, base_tokens: float) -> int:
+    def _stop(
+        self, phi: np.ndarray, round_cost_s: np.ndarray | None, base_tokens: float, rows: np.ndarray | None = None
+    ) -> int:
         cost_s = need_costs(self.name, round_cost_s, len(phi))
-        if not is_convex(cost_s):
+        if not is_convex(cost_s, rows=None if rows is None else rows[: len(phi)]):
             raise CostError("policy caddtree: the costs of a round are not convex in rows, expected the convex fit")
         return first_loss(phi, cost_s, base_tokens)

@@ -10,8 +10,9 @@ import numpy as np
 
 from ..cost.profile import CAST_CONTEXT, CostProfile
 from ..errors import CostError, UsageError
-from .base import PolicyState, RoundCosts, RoundOutcome
+from .base import NOBODY, Outside, PolicyState, RoundCosts, RoundOutcome, SharedRound
 from .deploy import Deployment, check_grid, deployment
+from .options import CANDIDATES, INTERNAL, LARGEST_TREE, about, settle
 from .rules import check_nodes, expected_accepted, need_costs
 
 FIT_ROWS = (16, 128)
@@ -25,21 +26,24 @@ class Cast:
     Several requests that share take the next global node while its gain >= (R + G) / C * c1(R) (Proposition 3).
     """
 
-    candidates: int = 8
+    candidates: int = field(default=8, metadata=CANDIDATES)
     """K, candidates kept per depth."""
-    max_nodes: int = 64
+    max_nodes: int = field(default=64, metadata=LARGEST_TREE)
     """Largest allowed width."""
-    min_nodes: int = 0
+    # The flag --min-nodes is that of a batch, whose round is divided.
+    min_nodes: int = field(default=0, metadata=about("Smallest allowed width (cast).", "N", flag="--min-width"))
     """Smallest allowed width."""
-    grid: tuple[int, ...] | None = None
+    grid: tuple[int, ...] | None = field(default=None, metadata=about("Allowed widths (cast); default: all.", "N,N"))
     """Allowed widths; None: every width from min_nodes to max_nodes."""
-    fit_rows: tuple[int, int] = FIT_ROWS
+    fit_rows: tuple[int, int] = field(
+        default=FIT_ROWS, metadata=about("Rows over which the slope is fitted (cast); default: 16,128.", "A,B")
+    )
     """Rows over which the slope is fitted."""
-    width: int | None = field(default=None, metadata={"option": False})
+    width: int | None = field(default=None, metadata=INTERNAL)
     """The chosen width; None until a profile is given."""
-    slopes: tuple[tuple[int, float], ...] = field(default=(), metadata={"option": False})
+    slopes: tuple[tuple[int, float], ...] = field(default=(), metadata=INTERNAL)
     """(R, c1(R)) in seconds per row, increasing R."""
-    slope_clamped: bool = field(default=False, metadata={"option": False})
+    slope_clamped: bool = field(default=False, metadata=INTERNAL)
     """True when the fitted slope was negative and counts as 0."""
 
     name: ClassVar[str] = "cast"
@@ -49,12 +53,13 @@ class Cast:
     curve: ClassVar[str] = "measured"
 
     def __post_init__(self) -> None:
+        settle(self)
         check_nodes(self.candidates, self.max_nodes)
         if not 0 <= self.min_nodes <= self.max_nodes:
             raise UsageError(f"min_nodes {self.min_nodes}: expected 0 to max_nodes, {self.max_nodes}")
         if self.grid is not None:
             check_grid(self.grid)
-        if len(self.fit_rows) != 2 or not 1 <= self.fit_rows[0] < self.fit_rows[1]:
+        if not 1 <= self.fit_rows[0] < self.fit_rows[1]:
             raise UsageError(f"fit_rows {self.fit_rows}: expected two increasing numbers of rows, such as 16,128")
 
     def with_profile(self, profile: CostProfile) -> Cast:
@@ -81,20 +86,24 @@ class Cast:
         """Stateless."""
         return state
 
-    def merge(self, states: Sequence[PolicyState]) -> PolicyState:
+    def merge(self, states: Sequence[PolicyState], outside: Outside = NOBODY) -> PolicyState:
         """Stateless."""
         return PolicyState()
 
+    def expected_gains(self, gains: np.ndarray, state: PolicyState) -> np.ndarray:
+        """The scores as they are."""
+        return gains
+
     def choose_shared(
-        self, gains: np.ndarray, round_cost_s: np.ndarray, base_tokens: float, state: PolicyState, requests: int
+        self, gains: np.ndarray, round_cost_s: np.ndarray, state: PolicyState, shared: SharedRound
     ) -> int:
         """Return the global number of nodes: stop before the first whose gain is below the batch's threshold."""
-        phi = expected_accepted(gains, self.max_nodes * requests)
+        phi = expected_accepted(gains, shared.most_steps(self.max_nodes))
         cost_s = need_costs(self.name, round_cost_s, len(phi))
         self._width()
         counts, slopes = zip(*self.slopes, strict=True)
-        c1 = float(np.interp(requests, counts, slopes))
-        fails = gains[: len(phi) - 1] < (base_tokens + phi[:-1]) / cost_s[:-1] * c1
+        c1 = float(np.interp(shared.requests + shared.outside.requests, counts, slopes))
+        fails = gains[: len(phi) - 1] < (shared.base_tokens + phi[:-1]) / cost_s[:-1] * c1
         return int(fails.argmax()) if fails.any() else len(phi) - 1
 
     def pick_width(self, deployment: Deployment) -> int:

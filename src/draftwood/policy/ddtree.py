@@ -10,6 +10,7 @@ import numpy as np
 from ..core import MAX_NODES
 from ..errors import UsageError
 from .base import PolicyState, RoundCosts, RoundOutcome
+from .options import about, settle
 
 MAX_CANDIDATES = 64
 
@@ -21,8 +22,9 @@ class DdTree:
     DDTree, section 3; the public code keeps min(budget, V) candidates, here at most 64 unless `k` says otherwise.
     """
 
-    budget: int = 16
-    k: int | None = field(default=None, metadata={"option_name": "candidates"})
+    budget: int = field(default=16, metadata=about("Nodes of every tree (ddtree), 0 to 1024.", "N"))
+    """Nodes of every tree, or all that exist."""
+    k: int | None = field(default=None, metadata=about("Candidates per depth of a tree.", "K", name="candidates"))
     """Candidates per depth; None: min(budget, 64)."""
 
     name: ClassVar[str] = "ddtree"
@@ -32,6 +34,7 @@ class DdTree:
     curve: ClassVar[str] = "measured"
 
     def __post_init__(self) -> None:
+        settle(self)
         if not 0 <= self.budget <= MAX_NODES:
             raise UsageError(f"budget {self.budget}: expected 0 to {MAX_NODES}")
         if self.k is not None and not 1 <= self.k <= MAX_NODES:

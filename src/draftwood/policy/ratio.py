@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
-from .base import PolicyState, RoundCosts, RoundOutcome
+from .base import NOBODY, Outside, PolicyState, RoundCosts, RoundOutcome, SharedRound
 from .deploy import Deployment
+from .options import CANDIDATES, LARGEST_TREE, settle
 from .rules import best_ratio, check_nodes, expected_accepted, need_costs
 
 
@@ -21,9 +22,9 @@ class Ratio:
     no convexity, so steps of the measured curve are seen.
     """
 
-    candidates: int = 16
+    candidates: int = field(default=16, metadata=CANDIDATES)
     """K, candidates kept per depth."""
-    max_nodes: int = 64
+    max_nodes: int = field(default=64, metadata=LARGEST_TREE)
     """Most nodes of one tree."""
 
     name: ClassVar[str] = "ratio"
@@ -33,6 +34,7 @@ class Ratio:
     curve: ClassVar[str] = "measured"
 
     def __post_init__(self) -> None:
+        settle(self)
         check_nodes(self.candidates, self.max_nodes)
 
     def wants_draft(self, state: PolicyState, costs: RoundCosts | None) -> bool:
@@ -48,16 +50,20 @@ class Ratio:
         """Stateless."""
         return state
 
-    def merge(self, states: Sequence[PolicyState]) -> PolicyState:
+    def merge(self, states: Sequence[PolicyState], outside: Outside = NOBODY) -> PolicyState:
         """Stateless."""
         return PolicyState()
 
+    def expected_gains(self, gains: np.ndarray, state: PolicyState) -> np.ndarray:
+        """The scores as they are."""
+        return gains
+
     def choose_shared(
-        self, gains: np.ndarray, round_cost_s: np.ndarray, base_tokens: float, state: PolicyState, requests: int
+        self, gains: np.ndarray, round_cost_s: np.ndarray, state: PolicyState, shared: SharedRound
     ) -> int:
         """(R + Phi) / C over the merged gains; at most `max_nodes` for each request."""
-        phi = expected_accepted(gains, self.max_nodes * requests)
-        return best_ratio(phi, need_costs(self.name, round_cost_s, len(phi)), base_tokens).at
+        phi = expected_accepted(gains, shared.most_steps(self.max_nodes))
+        return best_ratio(phi, need_costs(self.name, round_cost_s, len(phi)), shared.base_tokens).at
 
     def pick_width(self, deployment: Deployment) -> int:
         """The width of the best ratio."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+
+from .base import NOBODY, Outside
 
 RATE_DISCOUNT = 0.9
 START_ROUNDS = 5.0
@@ -74,6 +77,12 @@ class Payoff:
             discount * self.weight + 1.0,
         )
 
+    @property
+    def variance(self) -> float:
+        """Of the accepted drafts of a round."""
+        mean = self.accepted / self.weight
+        return max(self.squares / self.weight - mean * mean, 0.0)
+
     def surplus(self, rate: float, draft_s: float) -> float:
         """Tokens per drafted round beyond what its seconds are worth at `rate`, the benefit of the doubt included.
 
@@ -82,8 +91,7 @@ class Payoff:
         rounds are all alike.
         """
         mean = self.accepted / self.weight
-        variance = max(self.squares / self.weight - mean * mean, 0.0)
-        error = math.sqrt(variance * (1.0 - RATE_DISCOUNT) / (1.0 + RATE_DISCOUNT))
+        error = math.sqrt(self.variance * (1.0 - RATE_DISCOUNT) / (1.0 + RATE_DISCOUNT))
         return mean + DOUBT * error - rate * (self.extra_s / self.weight + draft_s)
 
 
@@ -130,6 +138,11 @@ class Calibration:
     info_cross: float = 0.0
     info_scale: float = 25.0
 
+    @property
+    def information(self) -> float:
+        """How much it rests on: determinant of the information matrix."""
+        return self.info_shift * self.info_scale - self.info_cross * self.info_cross
+
     def apply(self, gains: np.ndarray) -> np.ndarray:
         """Map (N,) scores to (N,) hit rates, order kept."""
         hit_rate: np.ndarray = 1.0 / (1.0 + np.exp(-(self.shift + self.scale * _logit(gains))))
@@ -149,6 +162,51 @@ class Calibration:
         shift = self.shift + (c * pull_shift - b * pull_scale) / determinant
         scale = self.scale + (a * pull_scale - b * pull_shift) / determinant
         return Calibration(_clip(shift, 20.0), max(_LEAST_SCALE, _clip(scale, 20.0)), a, b, c)
+
+
+@dataclass(frozen=True, slots=True)
+class AutoRequest:
+    """The half of the state that belongs to one request (or to several seen as one)."""
+
+    rate: Rate
+    payoff: Payoff
+    plain_s: float
+    """C_plain of the last round seen."""
+    skipping: Skipping = field(default_factory=Skipping)
+    requests: int = 1
+    """Requests behind this state; tokens are their sum."""
+    outside: Outside = NOBODY
+    """Other requests of the same rounds: a second of a round costs their tokens too."""
+
+    @property
+    def tokens_per_s(self) -> float:
+        """The current rate of everybody in the round, never below plain decoding."""
+        return self.floored_rate(self.plain_s)
+
+    def floored_rate(self, plain_s: float) -> float:
+        """The same with a plain round of `plain_s` seconds."""
+        seconds = self.rate.seconds / self.rate.weight
+        rate = self.rate.per_second + self.outside.tokens / seconds
+        return max(rate, (self.requests + self.outside.tokens) / plain_s)
+
+
+@dataclass(frozen=True, slots=True)
+class AutoEngine:
+    """The half that all requests of an engine share."""
+
+    payoff: Payoff | None = None
+    calibration: Calibration = field(default_factory=Calibration)
+
+
+def most_seen(engines: Sequence[AutoEngine]) -> AutoEngine | None:
+    """All halves tell of one drafter: the payoff and the calibration with the most rounds behind them."""
+    if not engines:
+        return None
+    payoffs = [engine.payoff for engine in engines if engine.payoff is not None]
+    return AutoEngine(
+        max(payoffs, key=lambda payoff: payoff.weight, default=None),
+        max((engine.calibration for engine in engines), key=lambda one: (one != Calibration(), one.information)),
+    )
 
 
 def _logit(gains: np.ndarray) -> np.ndarray:

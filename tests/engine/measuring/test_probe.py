@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from draftwood.cost import CostProfile, Identity
 from draftwood.engine import Engine
 from draftwood.engine import engine as engine_module
-from draftwood.engine.identity import folder_digest, identity_key, identity_of, model_digest
+from draftwood.engine.identity import identity_key, identity_of
 from draftwood.engine.loading import Parts
 from draftwood.engine.measuring.probe import PROBE_SECONDS, PROFILES, probed_profile
 from draftwood.errors import CostError, RequestError, UsageError
@@ -188,28 +188,33 @@ class TestIdentity:
         save_file({"w": torch.zeros(hidden, 2)}, folder / "model.safetensors")
         return folder
 
-    def test_config_and_headers_decide_and_weights_do_not(self, tmp_path: Path) -> None:
-        base = folder_digest(self.checkpoint(tmp_path / "a"))
-        assert folder_digest(self.checkpoint(tmp_path / "b")) == base
-        other = tmp_path / "b" / "model.safetensors"
-        save_file({"w": torch.ones(4, 2)}, other)
-        assert folder_digest(tmp_path / "b") == base, "same shapes, other values"
-        assert folder_digest(self.checkpoint(tmp_path / "c", note="b")) != base
-        save_file({"w": torch.zeros(4, 2, dtype=torch.float64)}, other)
-        assert folder_digest(tmp_path / "b") != base
+    def test_a_retrained_pair_is_another_pair(self, pair: Pair, tmp_path: Path) -> None:
+        """One value of the drafter, a few values of the target: same shapes, sizes and headers."""
 
-    def test_gguf_size_and_metadata_decide(self, tmp_path: Path) -> None:
-        def gguf(name: str, layers: int, tail: bytes) -> str:
-            key = b"llama.block_count"
-            pair = len(key).to_bytes(8, "little") + key + (4).to_bytes(4, "little") + layers.to_bytes(4, "little")
-            head = b"GGUF" + (3).to_bytes(4, "little") + (0).to_bytes(8, "little") + (1).to_bytes(8, "little")
-            path = tmp_path / name
-            path.write_bytes(head + pair + tail)
-            return model_digest(ModelSource("gguf", name, path))
+        def key(target: str, drafter: str) -> str:
+            source = ModelSource("folder", "a", tmp_path / target)
+            return identity_key(identity_of(source, tmp_path / drafter, pair.target.spec, attention="sdpa"))
 
-        assert gguf("a.gguf", 2, b"xy") == gguf("b.gguf", 2, b"zw")
-        assert gguf("a.gguf", 2, b"xy") != gguf("b.gguf", 3, b"xy")
-        assert gguf("a.gguf", 2, b"xy") != gguf("b.gguf", 2, b"xyz")
+        for name in ("t", "d", "copy", "retrained", "nudged"):
+            self.checkpoint(tmp_path / name, hidden=64)
+        save_file({"w": torch.eye(64, 2)}, tmp_path / "retrained" / "model.safetensors")
+        weights = torch.zeros(64, 2)
+        weights[41, 1] = 1e-30
+        save_file({"w": weights}, tmp_path / "nudged" / "model.safetensors")
+        base = key("t", "d")
+        assert key("copy", "copy") == base
+        assert len({base, key("t", "nudged"), key("retrained", "d"), key("retrained", "nudged")}) == 4
+
+    def test_the_cached_probe_of_a_retrained_drafter_is_not_used(self, pair: Pair, tmp_path: Path) -> None:
+        target = ModelSource("folder", "a", self.checkpoint(tmp_path / "target"))
+        drafter = self.checkpoint(tmp_path / "d")
+        for measured in (True, False, True):
+            if measured:
+                save_file({"w": torch.rand(4, 2)}, drafter / "model.safetensors")
+            pair.engine.identity = identity_of(target, drafter, pair.target.spec, attention="sdpa")
+            said: list[str] = []
+            probe(pair, tmp_path / "cache", said)
+            assert bool(said) is measured
 
     def test_everything_that_changes_costs_is_in_it(self, pair: Pair, tmp_path: Path) -> None:
         folder = self.checkpoint(tmp_path / "a")

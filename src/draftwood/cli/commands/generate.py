@@ -16,8 +16,6 @@ from ..io import notice, read_argument, read_prompt, stdout_for_results, write, 
 from ..load import LoadOptions, check_pair, load_engine
 from ..options import (
     BlockOption,
-    BudgetOption,
-    CandidatesOption,
     DeviceOption,
     DrafterOption,
     Dtype,
@@ -27,19 +25,16 @@ from ..options import (
     LiveCostsOption,
     MaxTokensOption,
     ModelArgument,
-    PolicyOption,
     ProfileOption,
     PromptsOption,
     RawOption,
     StaleOption,
-    Switch,
     SystemOption,
     TemperatureOption,
     ThreadsOption,
     integer,
-    number,
-    policy_name,
 )
+from ..policies import UNASKED, PolicyChoice
 from ..progress import waiting_for
 
 if TYPE_CHECKING:
@@ -48,21 +43,6 @@ if TYPE_CHECKING:
 
 LonePromptArgument = Annotated[
     str | None, typer.Argument(metavar="[PROMPT]", help="The prompt as it is; - reads standard input.")
-]
-MaxNodesOption = Annotated[
-    int | None, typer.Option("--max-nodes", parser=integer, metavar="N", help="Largest tree (cost-aware policies).")
-]
-RateOption = Annotated[
-    str | None, typer.Option("--rate", metavar="RATE", help="Price of a second (auto): local, mixed or fixed.")
-]
-FixedRateOption = Annotated[
-    float | None, typer.Option("--fixed-rate", parser=number, metavar="R", help="Tokens per second of --rate fixed.")
-]
-CalibrationOption = Annotated[
-    Switch | None, typer.Option("--calibration", help="Map scores to observed hit rates (auto).")
-]
-SkippingOption = Annotated[
-    Switch | None, typer.Option("--skipping", help="Leave out drafting where it has not paid (auto).")
 ]
 SeedOption = Annotated[
     int | None, typer.Option("--seed", parser=integer, metavar="N", help="Seed of sampling; default: a fresh one.")
@@ -79,15 +59,8 @@ def generate(
     share: ShareOption = None,
     min_nodes: MinNodesOption = None,
     drafter: DrafterOption = None,
-    policy: PolicyOption = None,
-    budget: BudgetOption = None,
+    chosen: PolicyChoice = UNASKED,
     block_size: BlockOption = None,
-    candidates: CandidatesOption = None,
-    max_nodes: MaxNodesOption = None,
-    rate: RateOption = None,
-    fixed_rate: FixedRateOption = None,
-    calibration: CalibrationOption = None,
-    skipping: SkippingOption = None,
     temperature: TemperatureOption = 0.0,
     seed: SeedOption = None,
     max_tokens: MaxTokensOption = 256,
@@ -105,31 +78,21 @@ def generate(
     """Decode PROMPT with MODEL and stream the text; or many --prompts together, a JSON line each as they end."""
     load = LoadOptions(model, drafter, dtype.value, device, threads, profile, allow_stale_profile, live_costs)
     together = BatchOptions(batch, share, min_nodes)
-    parts = {"calibration": calibration, "skipping": skipping}
-    numbers = {
-        "budget": budget,
-        "candidates": candidates,
-        "max_nodes": max_nodes,
-        "rate": rate,
-        "fixed_rate": fixed_rate,
-    }
-    given: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
-    given |= {name: part is Switch.ON for name, part in parts.items() if part is not None}
     request: dict[str, Any] = {
-        "policy": policy_name(policy, budget),
+        "policy": chosen.name,
         "max_tokens": max_tokens,
         "temperature": temperature,
         "seed": seed,
         "raw": raw,
         "system": None if system is None else read_argument(system, "--system"),
         "block_size": block_size,
-        **given,
+        **chosen.options,
     }
     sets = _prompt_sets(prompt, prompts, limit, together)
     text = "" if prompt is None else read_prompt(prompt)
     if not text and not sets:
         raise UsageError("prompt is empty: expected at least one character")
-    check_request(request, given, load)
+    check_request(request, chosen.options, load)
     load = replace(load, config=together.config(request["policy"]))
     with stdout_for_results() as results:
         with waiting_for(f"loading {model}"):

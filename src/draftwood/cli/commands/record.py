@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -21,8 +21,6 @@ from ..io import stdout_for_results, write
 from ..load import LoadOptions, check_pair, load_engine
 from ..options import (
     BlockOption,
-    BudgetOption,
-    CandidatesOption,
     DeviceOption,
     DrafterOption,
     Dtype,
@@ -31,7 +29,6 @@ from ..options import (
     LiveCostsOption,
     MaxTokensOption,
     ModelArgument,
-    PolicyOption,
     ProfileOption,
     PromptsOption,
     RawOption,
@@ -41,8 +38,8 @@ from ..options import (
     TemperatureOption,
     ThreadsOption,
     at_least_one,
-    policy_name,
 )
+from ..policies import UNASKED, PolicyChoice
 from ..progress import progress, waiting_for
 
 OutputOption = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The trace, an .npz file.")]
@@ -64,9 +61,7 @@ def record(
     prompts: PromptsOption = None,
     limit: LimitOption = None,
     every_position: EveryOption = False,
-    policy: PolicyOption = None,
-    budget: BudgetOption = None,
-    candidates: CandidatesOption = None,
+    chosen: PolicyChoice = UNASKED,
     max_tokens: MaxTokensOption = 256,
     temperature: TemperatureOption = 0.0,
     seed: SeedOption = 0,
@@ -82,11 +77,9 @@ def record(
     threads: ThreadsOption = None,
 ) -> None:
     """Decode prompts with MODEL and write what every round drafted, chose and cost to one trace."""
-    options = {name: value for name, value in (("budget", budget), ("candidates", candidates)) if value is not None}
-    name = policy_name(policy, budget)
-    _check(every_position, policy, name, options, batch)
+    _check(every_position, chosen, batch)
     load = LoadOptions(model, drafter, dtype.value, device, threads)
-    check_pair(load, name)
+    check_pair(load, chosen.name)
     check_parent(output, "--output")
     sets, costs = prompt_sets(prompts, limit), load_profile(profile)
     from ...bench.provenance import versions
@@ -97,7 +90,7 @@ def record(
         with waiting_for(f"loading {model}"):
             engine = load_engine(load)
         adopt_profile(engine, costs, allow_stale=allow_stale_profile, live_costs=live_costs)
-        rule = None if every_position else make_rule(engine, name, options)
+        rule = None if every_position else make_rule(engine, chosen.name, chosen.options)
         units = render_units(engine, sets, raw=raw, system=system, history_tokens=max_tokens)
         size = batch or (EVERY_POSITION_BATCH if every_position else 1)
         how = RecordOptions(max_tokens, temperature, seed, block_size, size, end_ids(engine, raw))
@@ -109,16 +102,16 @@ def record(
         write(f"{output}: {trace.num_requests} requests, {trace.num_rounds} rounds\n", results)
 
 
-def _check(every_position: bool, policy: str | None, name: str, options: dict[str, Any], batch: int | None) -> None:
+def _check(every_position: bool, chosen: PolicyChoice, batch: int | None) -> None:
     """Refuse what can be refused before a model is loaded."""
     from ...policy import make_policy
 
     if every_position:
-        if policy is not None or options:
+        if chosen.asked is not None or chosen.options:
             raise UsageError("--every-position chooses nothing: leave out --policy and its options")
         return
     if batch is not None:
         raise UsageError(f"--batch {batch}: a policy's own rounds are recorded one request at a time")
-    rule = make_policy(name, **options)
+    rule = make_policy(chosen.name, **chosen.options)
     if not rule.drafts:
         raise UsageError(f"policy {rule.name!r} never drafts: use --every-position, or a policy that drafts")

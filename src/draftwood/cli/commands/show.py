@@ -12,8 +12,6 @@ from ..evidence import adopt_profile, check_parent, end_ids, load_profile, make_
 from ..io import notice, read_argument, read_prompt, stdout_for_results, write
 from ..load import LoadOptions, check_pair, load_engine
 from ..options import (
-    BudgetOption,
-    CandidatesOption,
     DeviceOption,
     DrafterOption,
     Dtype,
@@ -21,7 +19,6 @@ from ..options import (
     LiveCostsOption,
     MaxTokensOption,
     ModelArgument,
-    PolicyOption,
     ProfileOption,
     RawOption,
     SeedOption,
@@ -30,8 +27,8 @@ from ..options import (
     TemperatureOption,
     ThreadsOption,
     integer,
-    policy_name,
 )
+from ..policies import UNASKED, PolicyChoice
 from ..progress import waiting_for
 
 if TYPE_CHECKING:
@@ -56,9 +53,7 @@ def show(
     round_index: RoundOption = 0,
     output: OutputOption = None,
     html: HtmlOption = None,
-    policy: PolicyOption = None,
-    budget: BudgetOption = None,
-    candidates: CandidatesOption = None,
+    chosen: PolicyChoice = UNASKED,
     max_tokens: MaxTokensOption = 64,
     temperature: TemperatureOption = 0.0,
     seed: SeedOption = 0,
@@ -76,11 +71,9 @@ def show(
     from ...engine import SamplingParams
     from ...policy import make_policy
 
-    given = (("budget", budget), ("candidates", candidates))
-    options: dict[str, Any] = {option: value for option, value in given if value is not None}
+    name, options = chosen.name, chosen.options
     load = LoadOptions(model, drafter, dtype.value, device, threads)
     text, said = read_prompt(prompt), None if system is None else read_argument(system, "--system")
-    name = policy_name(policy, budget)
     make_policy(name, **options)
     Sampling(temperature, seed)
     check_pair(load, name)
