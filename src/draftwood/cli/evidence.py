@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import UsageError
 from ..files import check_folder
@@ -18,19 +18,23 @@ if TYPE_CHECKING:
     from ..prompts.units import Unit
 
 
+Number = TypeVar("Number", int, float)
+
+
 def names(text: str | None) -> list[str]:
     """A list separated by commas."""
     return [] if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def numbers(text: str | None, option: str) -> list[int]:
-    """Whole numbers separated by commas; raises UsageError naming what is none."""
+def numbers(text: str | None, option: str, kind: type[Number] = int) -> list[Number]:
+    """Numbers of one kind separated by commas; raises UsageError naming what is none."""
     found = []
     for name in names(text):
         try:
-            found.append(int(name))
+            found.append(kind(name))
         except ValueError as error:
-            raise UsageError(f"{option} {name!r}: expected whole numbers separated by commas") from error
+            wanted = "whole numbers" if kind is int else "numbers"
+            raise UsageError(f"{option} {name!r}: expected {wanted} separated by commas") from error
     return found
 
 

@@ -89,12 +89,9 @@ def read_prompt(argument: str) -> str:
 
 def read_argument(argument: str, name: str) -> str:
     """A command-line argument as text, whatever the locale. Raises UsageError if its bytes are not UTF-8."""
-    return argument if _is_text(argument) else _decoded(os.fsencode(argument), name)
-
-
-def _is_text(argument: str) -> bool:
     # Bytes that the locale could not decode arrive as lone surrogates. As `core.is_text`, without its imports at start.
-    return not any("\ud800" <= character <= "\udfff" for character in argument)
+    lone = any("\ud800" <= character <= "\udfff" for character in argument)
+    return _decoded(os.fsencode(argument), name) if lone else argument
 
 
 def _decoded(data: bytes, name: str) -> str:

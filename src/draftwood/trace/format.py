@@ -183,8 +183,17 @@ def _read(path: Path) -> Trace:
         reason = "holds pickled objects, which are never loaded" if "pickle" in str(error) else "damaged array"
         raise TraceError(reason) from error
     meta, schema = _parse_meta(arrays)
-    kinds = [(RoundTable, "rounds"), (RequestTable, "requests"), (TreeTable, "trees")]
-    tables = [_table(kind, prefix, arrays) for kind, prefix in kinds[: 2 if schema == 1 else 3]]
+    kinds: list[tuple[Any, str]] = [(RoundTable, "rounds"), (RequestTable, "requests"), (TreeTable, "trees")]
+    tables: list[Any] = []
+    for kind, prefix in kinds[: 2 if schema == 1 else 3]:
+        names = [item.name for item in fields(kind)]
+        missing = [name for name in names if f"{prefix}.{name}" not in arrays]
+        if missing:
+            raise TraceError(f"{prefix}.{missing[0]} is missing")
+        columns = {name: arrays[f"{prefix}.{name}"] for name in names}
+        if "ids" in columns and columns["ids"].dtype == np.uint16:
+            columns["ids"] = columns["ids"].astype(np.int32)
+        tables.append(kind(**columns))
     known = 1 + sum(len(fields(table)) for table in tables)
     if len(arrays) != known:
         raise TraceError(f"{len(arrays)} arrays, expected the {known} of schema {schema}")
@@ -211,13 +220,3 @@ def _parse_meta(arrays: dict[str, np.ndarray]) -> tuple[TraceMeta, int]:
     if not isinstance(values["vocab_size"], int) or values["vocab_size"] < 1:
         raise TraceError(f"vocab_size {values['vocab_size']!r}, expected a positive integer")
     return TraceMeta(**values), schema
-
-
-def _table(kind: Any, prefix: str, arrays: dict[str, np.ndarray]) -> Any:
-    missing = [item.name for item in fields(kind) if f"{prefix}.{item.name}" not in arrays]
-    if missing:
-        raise TraceError(f"{prefix}.{missing[0]} is missing")
-    columns = {item.name: arrays[f"{prefix}.{item.name}"] for item in fields(kind)}
-    if "ids" in columns and columns["ids"].dtype == np.uint16:
-        columns["ids"] = columns["ids"].astype(np.int32)
-    return kind(**columns)

@@ -6,13 +6,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ...errors import UsageError
 from ...files import check_folder, write_file
 from ..evidence import adopt_profile, end_ids, load_profile, names, numbers, prompt_sets, render_units
+from ..grids import encoding_of
 from ..io import notice, stdout_for_results, write, write_json
 from ..load import LoadOptions, check_pair, load_engine
 from ..options import (
@@ -154,7 +155,9 @@ def bench(
         if as_json:
             write_json({"lines": run.to_json()}, results)
         else:
-            _print(run, plan, results)
+            from ...bench.tables import text_tables
+
+            write((f"{plan.title}\n" if plan.title else "") + text_tables(run, encoding_of(results)), results)
     if any(line.output == "different" for lines in run.lines.values() for line in lines):
         raise typer.Exit(1)
 
@@ -338,11 +341,3 @@ def _write_reports(job: _Job, run: BenchRun, where: dict[str, Any], samples: Seq
         notice("no plots: they need matplotlib, pip install 'draftwood[plot]'")
         return
     save_plots(run, samples, folder)
-
-
-def _print(run: BenchRun, plan: Recipe, results: TextIO) -> None:
-    from ...bench.tables import text_tables
-
-    encoding = getattr(results, "encoding", None) or "ascii"
-    title = f"{plan.title}\n" if plan.title else ""
-    write(title + text_tables(run, encoding), results)

@@ -11,6 +11,7 @@ import typer
 
 from ...errors import UsageError
 from ..evidence import adopt_profile, load_profile, names, numbers, prompt_sets
+from ..grids import box_for, grid_lines
 from ..io import stdout_for_results, write, write_json
 from ..load import LoadOptions, check_pair, load_engine
 from ..options import (
@@ -109,10 +110,10 @@ def check(
     rows = checked_rows(policies, budgets)
     for row in rows:
         check_pair(load, row.policy)
-    settings = [
-        CheckSettings(max_tokens, temperature, seed, reference.value, batch, raw)
-        for temperature in _temperatures(temperatures)
-    ]
+    chosen = numbers(temperatures, "--temperatures", float)
+    if not chosen:
+        raise UsageError("--temperatures: expected at least one number")
+    settings = [CheckSettings(max_tokens, temperature, seed, reference.value, batch, raw) for temperature in chosen]
     sets, costs = prompt_sets(prompts, None), load_profile(profile)
     with stdout_for_results() as results:
         with waiting_for(f"loading {model}"):
@@ -186,24 +187,16 @@ def as_object(certificate: Certificate, facts: dict[str, Any]) -> dict[str, Any]
 
 def report(certificate: Certificate, facts: dict[str, Any], stream: TextIO) -> str:
     """Tables of texts and laws, every difference in a line, and the verdict last."""
-    from rich import box
-    from rich.console import Console
     from rich.table import Table
 
-    unicode = (getattr(stream, "encoding", None) or "ascii").lower().startswith("utf")
-    style = box.SIMPLE_HEAD if unicode else box.ASCII
+    style = box_for(stream)
     texts = Table("policy", "T", "prompts", "positions", "committed", "output", box=style)
     for text in certificate.texts:
         texts.add_row(*text_cells(text))
-    console = Console(width=100, color_system=None, force_terminal=False)
-    with console.capture() as captured:
-        console.print(texts)
-        if certificate.laws:
-            laws = Table("verifier", "T", "tokens", "total variation", "limit", "law", box=style)
-            for law in certificate.laws:
-                laws.add_row(*law_cells(law))
-            console.print(laws)
-    lines = [line.rstrip() for line in captured.get().splitlines() if line.strip()]
+    laws = Table("verifier", "T", "tokens", "total variation", "limit", "law", box=style)
+    for law in certificate.laws:
+        laws.add_row(*law_cells(law))
+    lines = grid_lines([texts, laws] if certificate.laws else [texts], 100)
     lines += [line for text in certificate.texts for line in difference_lines(text)]
     return "\n".join([*lines, "", described(facts), f"verdict: {certificate.verdict}"]) + "\n"
 
@@ -240,15 +233,3 @@ def described(facts: dict[str, Any]) -> str:
         f"{facts['model']}, {machine['dtype']}, {machine['device']}, {machine['processor']}, torch {machine['torch']}; "
         f"{facts['max_tokens']} tokens a prompt against {against[facts['reference']]}"
     )
-
-
-def _temperatures(text: str) -> list[float]:
-    found = []
-    for name in names(text):
-        try:
-            found.append(float(name))
-        except ValueError as error:
-            raise UsageError(f"--temperatures {name!r}: expected numbers separated by commas") from error
-    if not found:
-        raise UsageError("--temperatures: expected at least one number")
-    return found

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from ...models.machine import processor_name
+from ..grids import grid_lines, is_unicode
 from ..io import stdout_for_results, write, write_json
 from ..load import LoadOptions, check_pair, load_engine
 from ..options import (
@@ -60,7 +61,8 @@ def demo(
         if as_json:
             write_json({"machine": facts, "max_tokens": max_tokens, "rows": [asdict(line) for line in lines]}, results)
         else:
-            write(table(lines, facts, max_tokens, _table_style(markdown, results)), results)
+            style: TableStyle = "markdown" if markdown else "unicode" if is_unicode(results) else "ascii"
+            write(table(lines, facts, max_tokens, style), results)
     if any(line.same_output == "different" for line in lines):
         raise typer.Exit(1)
 
@@ -81,7 +83,6 @@ def machine_facts(engine: Engine) -> dict[str, Any]:
 def table(lines: Sequence[DemoLine], facts: dict[str, Any], max_tokens: int, style: TableStyle) -> str:
     """The table and the line of machine facts; the styles ascii and markdown are pure ASCII."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     boxes = {"unicode": box.SIMPLE_HEAD, "ascii": box.ASCII, "markdown": box.MARKDOWN}
@@ -95,22 +96,13 @@ def table(lines: Sequence[DemoLine], facts: dict[str, Any], max_tokens: int, sty
         means = [_number(mean) for mean in (line.mean_committed, line.mean_rows)]
         near = f" ({line.near_ties} of {line.prompts})" if line.near_ties else ""
         grid.add_row(line.label, _number(line.tokens_per_s), *speedups, *means, line.same_output + near)
-    console = Console(width=88, color_system=None, force_terminal=False)
-    with console.capture() as captured:
-        console.print(grid)
     where = (
         f"{facts['processor']}, {facts['device']}, {facts['dtype']}, {facts['threads']} threads, "
         f"torch {facts['torch']}; {lines[0].prompts} prompts x {max_tokens} tokens, greedy"
     )
     note = "committed and rows: means per round. All policies run in one eager engine on a small target."
-    body = "\n".join(line.rstrip() for line in captured.get().splitlines() if line.strip())
+    body = "\n".join(grid_lines([grid], 88))
     return f"{body}\n\n{where}\n{note}\n"
-
-
-def _table_style(markdown: bool, stream: TextIO) -> TableStyle:
-    if markdown:
-        return "markdown"
-    return "unicode" if (getattr(stream, "encoding", None) or "ascii").lower().startswith("utf") else "ascii"
 
 
 def _number(value: float | None, unit: str = "") -> str:

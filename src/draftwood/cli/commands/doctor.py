@@ -10,6 +10,7 @@ import typer
 
 from ...errors import ModelError, UnsupportedError
 from ..evidence import check_parent
+from ..grids import box_for, grid_lines
 from ..io import notice, stdout_for_results, write, write_json
 from ..load import LoadOptions, check_pair, load_engine
 from ..options import (
@@ -96,27 +97,19 @@ def as_object(found: Diagnosis) -> dict[str, Any]:
 
 def report(found: Diagnosis, facts: dict[str, Any], stream: TextIO) -> str:
     """Hits by depth, what was tried, notes, and the diagnosis last."""
-    from rich import box
-    from rich.console import Console
     from rich.table import Table
 
-    unicode = (getattr(stream, "encoding", None) or "ascii").lower().startswith("utf")
-    style = box.SIMPLE_HEAD if unicode else box.ASCII
+    style = box_for(stream)
     rates = Table("depth", *(str(depth + 1) for depth in range(len(found.hit_rate))), box=style)
     rates.add_row("hit rate", *(f"{rate:.3f}" for rate in found.hit_rate))
     if found.expected is not None:
         rates.add_row("baseline", *(f"{rate:.3f}" for rate in found.expected))
-    console = Console(width=120, color_system=None, force_terminal=False)
-    with console.capture() as captured:
-        console.print(rates)
-        if found.tried:
-            tried = Table("suspect", "repair", "gain", "errors", "hits", "positions", box=style)
-            for one in found.tried:
-                hits = "-" if one.hit_gain != one.hit_gain else f"{one.hit_gain:+.3f}"
-                gains = (f"{one.gain.mean:+.3f}", f"{one.gain.errors:.1f}")
-                tried.add_row(one.suspect, one.repair, *gains, hits, str(one.positions))
-            console.print(tried)
-    lines = [line.rstrip() for line in captured.get().splitlines() if line.strip()]
+    tried = Table("suspect", "repair", "gain", "errors", "hits", "positions", box=style)
+    for one in found.tried:
+        hits = "-" if one.hit_gain != one.hit_gain else f"{one.hit_gain:+.3f}"
+        gains = (f"{one.gain.mean:+.3f}", f"{one.gain.errors:.1f}")
+        tried.add_row(one.suspect, one.repair, *gains, hits, str(one.positions))
+    lines = grid_lines([rates, tried] if found.tried else [rates], 120)
     machine = facts["machine"]
     legend = (
         ["gain: nats a token of the best repair of each suspect, errors: in standard errors"] if found.tried else []

@@ -98,7 +98,8 @@ def generate(
         with waiting_for(f"loading {model}"):
             engine = load_engine(load)
         if show_end_ids:
-            _show_end_ids(engine, raw)
+            ends = engine.codec.ends(raw=raw) if engine.codec is not None else ()
+            notice("end ids: " + ", ".join(f"{end.token_id} {end.token!r} ({end.source})" for end in ends))
         if sets:
             _decode_sets(engine, sets, request, results)
         elif as_json:
@@ -191,8 +192,3 @@ def _stream(engine: Engine, prompt: str, request: dict[str, Any], results: TextI
         raise
     if not last.endswith("\n"):
         write("\n", results)
-
-
-def _show_end_ids(engine: Engine, raw: bool) -> None:
-    ends = engine.codec.ends(raw=raw) if engine.codec is not None else ()
-    notice("end ids: " + ", ".join(f"{end.token_id} {end.token!r} ({end.source})" for end in ends))
