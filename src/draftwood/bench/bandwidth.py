@@ -17,7 +17,8 @@ class HasModel(Protocol):
     """A target that is one torch module."""
 
     @property
-    def model(self) -> torch.nn.Module: ...
+    def model(self) -> torch.nn.Module:
+        """It."""
 
 
 @dataclass(frozen=True, slots=True)

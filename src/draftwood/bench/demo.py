@@ -23,28 +23,41 @@ class DemoResult(Protocol):
     """What the demo reads of a generation."""
 
     @property
-    def token_ids(self) -> Sequence[int]: ...
+    def token_ids(self) -> Sequence[int]:
+        """Output tokens, prefill's first."""
+
     @property
-    def decode_s(self) -> float: ...
+    def decode_s(self) -> float:
+        """From the first token to the last."""
+
     @property
-    def rounds(self) -> Sequence[RoundRecord]: ...
+    def rounds(self) -> Sequence[RoundRecord]:
+        """Every round."""
 
 
 class DemoCodec(Protocol):
     """What the demo needs of the text layer."""
 
-    def encode(self, prompt: str) -> list[int]: ...
+    def encode(self, prompt: str) -> list[int]:
+        """Ids of a prompt."""
 
 
 class DemoEngine(Protocol):
     """What the demo needs of an engine."""
 
     @property
-    def codec(self) -> DemoCodec | None: ...
+    def codec(self) -> DemoCodec | None:
+        """The text layer; None without a tokenizer."""
+
     @property
-    def dtype_name(self) -> str: ...
-    def generate(self, prompts: Sequence[str], **options: Any) -> Sequence[DemoResult]: ...
-    def top_two_gap(self, prompt_ids: Sequence[int], output_ids: Sequence[int], /) -> tuple[float, float]: ...
+    def dtype_name(self) -> str:
+        """Number type of the target."""
+
+    def generate(self, prompts: Sequence[str], **options: Any) -> Sequence[DemoResult]:
+        """Decode prompts by a policy with its options."""
+
+    def top_two_gap(self, prompt_ids: Sequence[int], output_ids: Sequence[int], /) -> tuple[float, float]:
+        """The plain target's top-two gap and top logit behind these ids."""
 
 
 @dataclass(frozen=True, slots=True)

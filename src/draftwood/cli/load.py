@@ -49,7 +49,8 @@ def load_engine(options: LoadOptions) -> Engine:
     from ..models.threads import default_threads
 
     quiet_libraries()
-    warnings.showwarning = _as_notice
+    # A warning of ours is one line, without the source line that raised it.
+    warnings.showwarning = lambda message, *_, **__: notice(str(message))
     logger = logging.getLogger("draftwood")
     logger.handlers, logger.propagate = [_Notices()], False
     return Engine.load(
@@ -70,8 +71,3 @@ class _Notices(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         notice(record.getMessage())
-
-
-def _as_notice(message: Warning | str, *_: object, **__: object) -> None:
-    """How a warning of ours is shown: one line, without the source line that raised it."""
-    notice(str(message))

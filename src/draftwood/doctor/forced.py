@@ -128,16 +128,35 @@ def block_positions(texts: Sequence[ForcedText], depth: int, stride: int = 1) ->
     return places[::stride]
 
 
+@torch.inference_mode()
 def score(trial: Trial, sample: Sample, places: Sequence[Position], block_size: int) -> Scores:
     """Score a drafter at `places` with blocks of `block_size` rows.
 
     Depths are those that a row predicts under the trial's shift: block_size - 1 of them, one fewer for a shift of -1.
+    A label that loses against another token of the texts cannot be the best of the vocabulary, so the whole head is
+    run only for the others: exact, at a fraction of the products. Multipliers and soft-caps keep the order.
     """
     depths = np.arange(1, block_size)
     depths = depths[depths - trial.row_shift < block_size]
     labels = np.array([[sample.texts[place.text].ids[place.start + depth] for depth in depths] for place in places])
     states = torch.cat(list(_block_states(trial, sample, places, block_size)))  # (positions, B, h)
-    return _scores(trial.drafter, states[:, depths - trial.row_shift], labels, sample)
+    flat = states[:, depths - trial.row_shift].flatten(0, 1)
+    wanted = torch.from_numpy(labels.ravel()).to(flat.device)
+    seen = torch.tensor(sample.vocabulary, device=flat.device)
+    column = torch.searchsorted(seen, wanted)[:, None]
+    target = trial.drafter.target  # the head that it really uses, whoever else it may belong to
+    if isinstance(target, HFTarget):
+        output = target.model.get_output_embeddings()  # the rows of its matrix that belong to these tokens
+        bias = None if output.bias is None else output.bias[seen]
+        logits = F.linear(flat.to(output.weight.dtype), output.weight[seen], bias)  # (n, seen)
+    else:
+        logits = torch.cat([target.head(part)[:, seen] for part in torch.split(flat, _HEAD_ROWS)])
+    logits = logits.float()
+    logp = logits.log_softmax(dim=-1).gather(1, column)[:, 0].clamp(min=MIN_LOGP)
+    hit = logits.argmax(dim=-1) == column[:, 0]
+    for part in torch.split(torch.nonzero(hit)[:, 0], _HEAD_ROWS):
+        hit[part] = target.head(flat[part]).argmax(dim=-1) == wanted[part]
+    return Scores(hit.view(labels.shape).cpu().numpy(), logp.view(labels.shape).double().cpu().numpy())
 
 
 def _block_states(trial: Trial, sample: Sample, places: Sequence[Position], block_size: int) -> Iterator[torch.Tensor]:
@@ -155,41 +174,15 @@ def _block_states(trial: Trial, sample: Sample, places: Sequence[Position], bloc
                 tokens = np.array(sample.texts[place.text].ids[known], np.int64)
                 taps = sample.taps(place.text, trial.layers, known)
                 drafter.commit(Committed((place.text,), np.array([0, len(tokens)]), tokens, taps))
-            requests = [_asked(place, sample.texts[place.text], block_size) for place in group]
+            pending = [sample.texts[place.text].ids[place.start] for place in group]
+            rows, last = block_size, block_size - 1
+            requests = [
+                DraftRequest(place.text, token, place.start, rows, 1, last, last)
+                for place, token in zip(group, pending, strict=True)
+            ]
             states = drafter.block_states(requests).view(len(group), block_size, -1)
             found.update(zip(group, torch.split(states, 1), strict=True))
     finally:
         for number in range(len(sample.texts)):
             drafter.close(number)
     return (found[place] for place in places)
-
-
-def _asked(place: Position, text: ForcedText, block_size: int) -> DraftRequest:
-    """A request for the block behind a place."""
-    return DraftRequest(place.text, text.ids[place.start], place.start, block_size, 1, block_size - 1, block_size - 1)
-
-
-@torch.inference_mode()
-def _scores(drafter: DFlashDrafter, states: torch.Tensor, labels: np.ndarray, sample: Sample) -> Scores:
-    """Hits and log-probabilities of labels (positions, depths) from states (positions, depths, h).
-
-    A label that loses against another token of the texts cannot be the best of the vocabulary, so the whole head is
-    run only for the others: exact, at a fraction of the products. Multipliers and soft-caps keep the order.
-    """
-    flat = states.flatten(0, 1)
-    wanted = torch.from_numpy(labels.ravel()).to(flat.device)
-    seen = torch.tensor(sample.vocabulary, device=flat.device)
-    column = torch.searchsorted(seen, wanted)[:, None]
-    target = drafter.target  # the head that it really uses, whoever else it may belong to
-    if isinstance(target, HFTarget):
-        output = target.model.get_output_embeddings()  # the rows of its matrix that belong to these tokens
-        bias = None if output.bias is None else output.bias[seen]
-        logits = F.linear(flat.to(output.weight.dtype), output.weight[seen], bias)  # (n, seen)
-    else:
-        logits = torch.cat([target.head(part)[:, seen] for part in torch.split(flat, _HEAD_ROWS)])
-    logits = logits.float()
-    logp = logits.log_softmax(dim=-1).gather(1, column)[:, 0].clamp(min=MIN_LOGP)
-    hit = logits.argmax(dim=-1) == column[:, 0]
-    for part in torch.split(torch.nonzero(hit)[:, 0], _HEAD_ROWS):
-        hit[part] = target.head(flat[part]).argmax(dim=-1) == wanted[part]
-    return Scores(hit.view(labels.shape).cpu().numpy(), logp.view(labels.shape).double().cpu().numpy())

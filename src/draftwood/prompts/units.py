@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from ..errors import UsageError
-from .sets import Prompt, PromptSet
+from .sets import PromptSet
 
 Answer = Callable[[Sequence[int]], str]
 """Prompt ids -> the reference policy's text: the history of later turns."""
@@ -71,25 +71,18 @@ def render(
     for prompts in sets:
         _check_names([prompt.id for prompt in prompts.prompts], f"prompt set {prompts.name}: id")
         for prompt in prompts.prompts:
-            units += [Unit(prompts.name, name, tuple(ids)) for name, ids in _turns(prompt, codec, answer, rendering)]
+            ids = codec.encode(prompt.text, raw=rendering.raw, system=rendering.system)
+            units.append(Unit(prompts.name, prompt.id, tuple(ids)))
+            turns = len(prompt.turns)
+            if turns > 1 and rendering.raw:
+                raise UsageError(f"prompt {prompt.id}: its {turns} turns need the chat template, leave out --raw")
+            messages = [("system", rendering.system)] if rendering.system is not None else []
+            messages += [("user", turn) for turn in prompt.turns[:1]]
+            for number, turn in enumerate(prompt.turns[1:], start=2):
+                messages += [("assistant", answer(ids)), ("user", turn)]
+                ids = codec.encode_chat(messages)
+                units.append(Unit(prompts.name, f"{prompt.id}#{number}", tuple(ids)))
     return units
-
-
-def _turns(
-    prompt: Prompt, codec: PromptCodec, answer: Answer, rendering: Rendering
-) -> Iterator[tuple[str, Sequence[int]]]:
-    ids = codec.encode(prompt.text, raw=rendering.raw, system=rendering.system)
-    yield prompt.id, ids
-    if len(prompt.turns) < 2:
-        return
-    if rendering.raw:
-        raise UsageError(f"prompt {prompt.id}: its {len(prompt.turns)} turns need the chat template, leave out --raw")
-    messages = [("system", rendering.system)] if rendering.system is not None else []
-    messages.append(("user", prompt.turns[0]))
-    for number, turn in enumerate(prompt.turns[1:], start=2):
-        messages += [("assistant", answer(ids)), ("user", turn)]
-        ids = codec.encode_chat(messages)
-        yield f"{prompt.id}#{number}", ids
 
 
 def _check_names(names: Sequence[str], what: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..bench.plan import CHAIN, FIXED
+from ..bench.stats import ratio
 from ..bench.summary import OVERALL
 from ..cost.profile import CostProfile
 from ..errors import UsageError
@@ -18,7 +20,7 @@ from . import diagnostics
 from .format import Trace
 from .grown import Nursery
 from .regret import regret, shared_allocation
-from .replay import ReplayResult, replay
+from .replay import replay
 from .shapes import Shape, named_shape
 
 GAIN_WIDTH = 128
@@ -100,35 +102,29 @@ def replay_lines(
     sets = trace.requests.set_name.tolist()
     groups = {name: [at for at, own in enumerate(sets) if own == name] for name in dict.fromkeys(sets)}
     groups[OVERALL] = list(range(len(sets)))
-    lines = [
-        _line(name, label, arms[label], result, members)
-        for name, members in groups.items()
-        for label, result in results.items()
-    ]
+    lines = []
+    for (name, members), (label, result) in itertools.product(groups.items(), results.items()):
+        own = [result.requests[at] for at in members]
+        rows = [rows for item in own for rows in item.rows]
+        tokens = sum(sum(item.committed) for item in own)
+        seconds = None if result.predicted_s is None else sum(sum(item.predicted_s) for item in own)
+        budget = getattr(arms[label], "budget", None)
+        line = ReplayLine(
+            set=name,
+            arm=label,
+            budget=budget if isinstance(budget, int) else None,
+            rounds=len(rows),
+            tokens=tokens,
+            mean_committed=ratio(tokens, len(rows)),
+            mean_rows=statistics.fmean(rows) if rows else None,
+            sd_rows=statistics.pstdev(rows) if rows else None,
+            skipped_rounds=sum(item.drafted.count(False) for item in own),
+            predicted_s=seconds,
+            tokens_per_s=ratio(tokens, seconds),
+            biased=result.biased,
+        )
+        lines.append(line)
     return lines, list(dict.fromkeys(result.note for result in results.values() if result.note))
-
-
-def _line(name: str, label: str, arm: Policy | Shape, result: ReplayResult, members: Sequence[int]) -> ReplayLine:
-    own = [result.requests[at] for at in members]
-    rows = [rows for item in own for rows in item.rows]
-    tokens = sum(sum(item.committed) for item in own)
-    priced = result.predicted_s is not None
-    seconds = sum(sum(item.predicted_s) for item in own) if priced else None
-    budget = getattr(arm, "budget", None)
-    return ReplayLine(
-        set=name,
-        arm=label,
-        budget=budget if isinstance(budget, int) else None,
-        rounds=len(rows),
-        tokens=tokens,
-        mean_committed=tokens / len(rows) if rows else None,
-        mean_rows=statistics.fmean(rows) if rows else None,
-        sd_rows=statistics.pstdev(rows) if rows else None,
-        skipped_rounds=sum(item.drafted.count(False) for item in own),
-        predicted_s=seconds,
-        tokens_per_s=tokens / seconds if seconds else None,
-        biased=result.biased,
-    )
 
 
 def diagnose(trace: Trace, profile: CostProfile | None, budgets: Sequence[int] = ()) -> dict[str, Any]:

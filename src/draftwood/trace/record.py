@@ -7,8 +7,7 @@ Either way the drafter is asked for 64 candidates a depth whatever the policy ke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
@@ -144,12 +143,17 @@ def record(
     builder = TraceBuilder(meta, depth=_scored_depth(engine.state.drafter))
     engine.reset_policies()
     seen: list[SeenRound] = []
-    with _wide(engine, builder.candidates), engine.loop.watching(watch_rounds(seen.append), timing=True):
-        for start in range(0, len(units), options.batch):
-            group = units[start : start + options.batch]
-            _record_group(engine, group, policy or EveryPosition(), options, builder, seen)
-            for _ in group:
-                advance()
+    own = engine.state.drafter
+    engine.state.drafter = WideDrafter(own, builder.candidates)
+    try:
+        with engine.loop.watching(watch_rounds(seen.append), timing=True):
+            for start in range(0, len(units), options.batch):
+                group = units[start : start + options.batch]
+                _record_group(engine, group, policy or EveryPosition(), options, builder, seen)
+                for _ in group:
+                    advance()
+    finally:
+        engine.state.drafter = own
     return builder.build()
 
 
@@ -233,18 +237,6 @@ def _meta(
         versions=versions,
         extra={"device": engine.device_name, "threads": engine.threads, "batch": options.batch},
     )
-
-
-@contextmanager
-def _wide(engine: Engine, candidates: int) -> Iterator[None]:
-    """Let the engine's drafter score `candidates` per depth meanwhile."""
-    drafter = engine.state.drafter
-    assert drafter is not None
-    engine.state.drafter = WideDrafter(drafter, candidates)
-    try:
-        yield
-    finally:
-        engine.state.drafter = drafter
 
 
 class _Found(NamedTuple):

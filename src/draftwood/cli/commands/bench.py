@@ -131,6 +131,9 @@ def bench(
     threads: ThreadsOption = None,
 ) -> None:
     """Measure policies against each other on the same prompts; exit 1 if an output differs beyond near-ties."""
+    from ...bench.recipes import prefix_units
+    from ...bench.tables import text_tables
+
     asked = _Asked(
         recipe, names(policies), numbers(budgets, "--budgets"), candidates, block_size, max_tokens, temperature,
         numbers(seeds, "--seeds"), repeats, timer, limit,
@@ -144,7 +147,12 @@ def bench(
         adopt_profile(engine, costs, allow_stale=allow_stale_profile, live_costs=live_costs)
         methods = _methods(engine, load, methods_from)
         plan = _plan(asked, engine.state.drafter.block_size if engine.state.drafter is not None else 2, list(methods))
-        units = _units(engine, plan, sets, raw=raw, system=system)
+        spec = engine.state.target.spec
+        if plan.prefixes:
+            units = prefix_units(plan.prefixes, spec.context_limit, spec.vocab_size)
+        else:
+            tokens = plan.panels[0].max_tokens
+            units = render_units(engine, sets, raw=raw, system=system, history_tokens=tokens)
         settings = {
             "model": model, "drafter": drafter or "", "dtype": engine.dtype_name, "device": engine.device_name,
             "threads": engine.threads, "sets": [prompts.name for prompts in sets], "raw": raw, "system": system,
@@ -155,8 +163,6 @@ def bench(
         if as_json:
             write_json({"lines": run.to_json()}, results)
         else:
-            from ...bench.tables import text_tables
-
             write((f"{plan.title}\n" if plan.title else "") + text_tables(run, encoding_of(results)), results)
     if any(line.output == "different" for lines in run.lines.values() for line in lines):
         raise typer.Exit(1)
@@ -288,15 +294,6 @@ def _plan(asked: _Asked, block_size: int, methods: Sequence[str]) -> Recipe:
             )
         )
     return replace(plan, panels=tuple(panels), timer=asked.timer or plan.timer)
-
-
-def _units(engine: Engine, plan: Recipe, sets: Sequence[PromptSet], *, raw: bool, system: str | None) -> list[Unit]:
-    from ...bench.recipes import prefix_units
-
-    spec = engine.state.target.spec
-    if plan.prefixes:
-        return prefix_units(plan.prefixes, spec.context_limit, spec.vocab_size)
-    return render_units(engine, sets, raw=raw, system=system, history_tokens=plan.panels[0].max_tokens)
 
 
 def _methods(engine: Engine, load: LoadOptions, path: Path | None) -> dict[str, Method]:

@@ -64,13 +64,28 @@ def doctor(
     """Measure how well a pair drafts and name what is wrong with it; exit 1 with a fault."""
     load = LoadOptions(model, drafter, dtype.value, device, threads)
     check_pair(load, "chain")
-    _check_sources(load)
+    # Found first: a name that leads nowhere is wrong use, no fault of a pair.
+    from ...models.source import fetch_folder, resolve_model
+
+    source = resolve_model(model)
+    if drafter is not None:
+        fetch_folder(resolve_model(drafter), "drafter")
+    if source.kind == "hub":
+        fetch_folder(source)
     if save_baseline is not None:
         check_parent(save_baseline, "--save-baseline")
     with stdout_for_results() as results:
         engine = _load(load, model, results, as_json)
         if save_baseline is not None:
-            _save(engine, save_baseline, results)
+            from ...doctor.baseline import write_baseline
+            from ...doctor.consult import measure_baseline
+
+            with waiting_for("measuring"):
+                measured = measure_baseline(engine)
+            write_baseline(measured, save_baseline)
+            rates = " ".join(f"{rate:.3f}" for rate in measured.hit_rate())
+            positions = sum(map(len, measured.logp))
+            write(f"{save_baseline}: {positions} positions, hit rate by depth {rates}\n", results)
             return
         stored = None if no_baseline else _stored(engine, baseline)
         from ...doctor.consult import Prescription, consult
@@ -125,17 +140,6 @@ def report(found: Diagnosis, facts: dict[str, Any], stream: TextIO) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _check_sources(load: LoadOptions) -> None:
-    """Find model and drafter first: a name that leads nowhere is wrong use, no fault of a pair."""
-    from ...models.source import fetch_folder, resolve_model
-
-    if load.drafter is not None:
-        fetch_folder(resolve_model(load.drafter), "drafter")
-    source = resolve_model(load.model)
-    if source.kind == "hub":
-        fetch_folder(source)
-
-
 def _load(load: LoadOptions, model: str, results: TextIO, as_json: bool) -> Engine:
     """The pair; one that cannot be loaded is a fault by itself."""
     try:
@@ -161,14 +165,3 @@ def _stored(engine: Engine, path: Path | None) -> Baseline | None:
             notice(f"{path}: no stored baseline, comparing with chance (--save-baseline makes one of a good pair)")
             return None
     return None if path is None else read_baseline(path, engine.state.target.spec.vocab_size)
-
-
-def _save(engine: Engine, path: Path, results: TextIO) -> None:
-    from ...doctor.baseline import write_baseline
-    from ...doctor.consult import measure_baseline
-
-    with waiting_for("measuring"):
-        baseline = measure_baseline(engine)
-    write_baseline(baseline, path)
-    rates = " ".join(f"{rate:.3f}" for rate in baseline.hit_rate())
-    write(f"{path}: {sum(map(len, baseline.logp))} positions, hit rate by depth {rates}\n", results)

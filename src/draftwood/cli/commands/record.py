@@ -77,7 +77,15 @@ def record(
     threads: ThreadsOption = None,
 ) -> None:
     """Decode prompts with MODEL and write what every round drafted, chose and cost to one trace."""
-    _check(every_position, chosen, batch)
+    from ...policy import POLICIES, make_policy
+
+    if every_position and (chosen.asked is not None or chosen.options):
+        raise UsageError("--every-position chooses nothing: leave out --policy and its options")
+    if batch is not None and not every_position:
+        raise UsageError(f"--batch {batch}: a policy's own rounds are recorded one request at a time")
+    make_policy(chosen.name, **chosen.options)
+    if not every_position and not POLICIES[chosen.name].drafts:
+        raise UsageError(f"policy {chosen.name!r} never drafts: use --every-position, or a policy that drafts")
     load = LoadOptions(model, drafter, dtype.value, device, threads)
     check_pair(load, chosen.name)
     check_parent(output, "--output")
@@ -100,18 +108,3 @@ def record(
             )
         trace.save(output)
         write(f"{output}: {trace.num_requests} requests, {trace.num_rounds} rounds\n", results)
-
-
-def _check(every_position: bool, chosen: PolicyChoice, batch: int | None) -> None:
-    """Refuse what can be refused before a model is loaded."""
-    from ...policy import make_policy
-
-    if every_position:
-        if chosen.asked is not None or chosen.options:
-            raise UsageError("--every-position chooses nothing: leave out --policy and its options")
-        return
-    if batch is not None:
-        raise UsageError(f"--batch {batch}: a policy's own rounds are recorded one request at a time")
-    rule = make_policy(chosen.name, **chosen.options)
-    if not rule.drafts:
-        raise UsageError(f"policy {rule.name!r} never drafts: use --every-position, or a policy that drafts")

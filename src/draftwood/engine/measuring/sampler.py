@@ -26,7 +26,8 @@ Report = Callable[[int, int, float | None], None]
 class Runner(Protocol):
     """What measures one round."""
 
-    def run(self, cell: Cell) -> Sample: ...
+    def run(self, cell: Cell) -> Sample:
+        """Measure a round of this kind."""
 
 
 @dataclass(slots=True)
