@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,8 +31,9 @@ class LoadOptions:
     profile: Path | None = None
     allow_stale_profile: bool = False
     live_costs: bool = True
+    kv_memory: str | None = None
     config: EngineConfig | None = None
-    """Settings of the engine; None: the usual ones."""
+    """Settings of the engine beside its memory; None: the usual ones."""
 
 
 def check_pair(options: LoadOptions, policy: str) -> None:
@@ -48,6 +49,7 @@ def check_pair(options: LoadOptions, policy: str) -> None:
 def load_engine(options: LoadOptions) -> Engine:
     """Load the pair quietly; notices go to standard error."""
     from .. import Engine
+    from ..engine import EngineConfig
     from ..models.quiet import quiet_libraries
     from ..models.threads import default_threads
 
@@ -64,7 +66,7 @@ def load_engine(options: LoadOptions) -> Engine:
         profile=options.profile,
         allow_stale_profile=options.allow_stale_profile,
         live_costs=options.live_costs,
-        config=options.config,
+        config=replace(options.config or EngineConfig(), kv_memory=options.kv_memory),
     )
 
 

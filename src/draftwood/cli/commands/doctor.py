@@ -20,6 +20,7 @@ from ..options import (
     Dtype,
     DtypeOption,
     JsonOption,
+    KvMemoryOption,
     ModelArgument,
     ThreadsOption,
     at_least_one,
@@ -59,10 +60,11 @@ def doctor(
     dtype: DtypeOption = Dtype.AUTO,
     device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
+    kv_memory: KvMemoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure how well a pair drafts and name what is wrong with it; exit 1 with a fault."""
-    load = LoadOptions(model, drafter, dtype.value, device, threads)
+    load = LoadOptions(model, drafter, dtype.value, device, threads, kv_memory=kv_memory)
     check_pair(load, "chain")
     _check_sources(load)
     if save_baseline is not None:

@@ -26,6 +26,7 @@ from ..options import (
     DrafterOption,
     Dtype,
     DtypeOption,
+    KvMemoryOption,
     LimitOption,
     LiveCostsOption,
     MaxTokensOption,
@@ -75,10 +76,11 @@ def record(
     dtype: DtypeOption = Dtype.AUTO,
     device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
+    kv_memory: KvMemoryOption = None,
 ) -> None:
     """Decode prompts with MODEL and write what every round drafted, chose and cost to one trace."""
     _check(every_position, chosen, batch)
-    load = LoadOptions(model, drafter, dtype.value, device, threads)
+    load = LoadOptions(model, drafter, dtype.value, device, threads, kv_memory=kv_memory)
     check_pair(load, chosen.name)
     check_parent(output, "--output")
     sets, costs = prompt_sets(prompts, limit), load_profile(profile)
