@@ -45,7 +45,7 @@ from draftwood.prompts.units import Unit, render
 from draftwood.trace.arms import arms_of, diagnose, replay_lines, with_gains
 from draftwood.trace.diagnosis import diagnosis_markdown
 from draftwood.trace.format import Trace, load
-from draftwood.trace.grown import Forests
+from draftwood.trace.grown import Nursery
 from draftwood.trace.record import RecordOptions, record
 
 ROOT = Path(__file__).parents[1]
@@ -130,8 +130,8 @@ def report(study: Study) -> str:
     args, engine = study.args, study.engine
     trace = _trace(study)
     profile = with_gains(study.profile, trace)
-    forests = Forests(trace)
-    replays = study.kept("replay", lambda: _replays(study, trace, profile, forests))
+    nursery = Nursery(trace)
+    replays = study.kept("replay", lambda: _replays(study, trace, profile, nursery))
     found = study.kept("ablate", lambda: diagnose(trace, profile, (trace.rounds.logp.shape[1], 47)))
     best = _best_budget(replays["lines"])
     engine.use_profile(profile)
@@ -176,13 +176,13 @@ def _trace(study: Study) -> Trace:
     return load(path)
 
 
-def _replays(study: Study, trace: Trace, profile: CostProfile, forests: Forests) -> dict[str, Any]:
+def _replays(study: Study, trace: Trace, profile: CostProfile, nursery: Nursery) -> dict[str, Any]:
     # The oracle must know where the measured steps end, or a rule that finds them would win by that alone.
     edges = {int(rows) - 1 for rows in profile.rows if 1 < rows <= max(study.widths) + 1}
     budgets = sorted({*study.widths, *edges, trace.rounds.logp.shape[1]})
     arms = arms_of(None, budgets, (), trace, profile)
     arms |= {label: make_policy("auto", profile=profile, **options) for label, options in VARIANTS.items()}
-    lines, _ = replay_lines(trace, arms, profile, forests=forests)
+    lines, _ = replay_lines(trace, arms, profile, nursery=nursery)
     return {"lines": [asdict(line) for line in lines]}
 
 

@@ -1,21 +1,28 @@
-"""Imports point only down, and only the places that may know transformers, the environment or a clock do."""
+"""Imports point only down and never in a circle; few places know transformers, the environment or a clock."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "draftwood"
 LAYERS = (
-    {"core", "errors"},
-    {"batch", "memory", "pages"},
-    {"tree", "cost", "verify", "attention", "cache", "linear"},
-    {"policy", "draft", "models"},
+    {"errors"},
+    {"core", "files", "memory", "pages"},
+    {"batch", "tree", "cost", "linear"},
+    {"cache", "verify", "policy"},
+    {"attention"},
+    {"draft", "models"},
     {"engine"},
-    {"server", "distributed", "prompts", "bench", "certify", "doctor", "trace", "draw", "train"},
+    {"prompts"},
+    {"certify"},
+    {"bench"},
+    {"trace", "doctor"},
+    {"draw"},
     {"cli"},
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
@@ -44,7 +51,7 @@ def imported(path: Path, root: Path = SOURCE) -> Iterator[tuple[str, ...]]:
 
 
 def upward_imports(path: Path, root: Path = SOURCE) -> list[str]:
-    """The imports of a module that point to a higher layer, or to a unit that has no place in the order."""
+    """The imports of a module that point to a higher layer, to another unit of its own, or to one without a place."""
     own = unit(path.relative_to(root).with_suffix("").parts)
     if own is None:
         return []
@@ -54,9 +61,38 @@ def upward_imports(path: Path, root: Path = SOURCE) -> list[str]:
         # Names that the package itself offers (its version, the engine) count as the engine, except the version.
         if target[0] == PACKAGE and target[1:] != ("__version__",):
             other = other if other in RANK else "engine"
-            if RANK[other] > RANK[own]:
+            if other != own and RANK[other] >= RANK[own]:
                 found.append(".".join(target))
     return found
+
+
+def import_graph(root: Path = SOURCE) -> dict[str, set[str]]:
+    """The modules that each module imports; what the package itself offers, but for its version, counts as the engine.
+
+    A name that is no module counts as the module that offers it.
+    """
+    modules = {}
+    for path in sorted(root.rglob("*.py")):
+        parts = (PACKAGE, *path.relative_to(root).with_suffix("").parts)
+        modules[parts[:-1] if parts[-1] == "__init__" else parts] = path
+    graph: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        found = set()
+        for target in imported(path, root) if name != (PACKAGE,) else ():
+            if target[:-1] == (PACKAGE,) and target not in modules and target[-1] != "__version__":
+                target = (PACKAGE, "engine")
+            found.add(target if target in modules else target[:-1])
+        graph[".".join(name)] = {".".join(target) for target in found & set(modules)} - {PACKAGE}
+    return graph
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """The modules of one circle of imports, the first of them last too; empty when there is none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
 
 
 def name_of(path: Path) -> str:
@@ -68,6 +104,13 @@ def test_imports_point_down(path: Path) -> None:
     own = unit(path.relative_to(SOURCE).with_suffix("").parts)
     assert own is None or own in RANK, f"{own} has no place in the order of layers"
     assert upward_imports(path) == []
+
+
+def test_no_imports_in_a_circle() -> None:
+    """Also those inside functions and those for types alone: a module can be understood before its users are."""
+    graph = import_graph()
+    assert len(graph) == len(MODULES) and "draftwood.core" in graph["draftwood.tree.grow"]
+    assert circle(graph) == []
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
@@ -104,3 +147,25 @@ def test_an_upward_import_is_found(tmp_path: Path) -> None:
     for line, expected in lines.items():
         module.write_text(line)
         assert upward_imports(module, tmp_path) == expected
+
+
+def test_an_import_of_a_sibling_is_found(tmp_path: Path) -> None:
+    module = tmp_path / "verify" / "bad.py"
+    module.parent.mkdir()
+    module.write_text("from ..policy import ar")
+    assert upward_imports(module, tmp_path) == ["draftwood.policy.ar"]
+    module.write_text("from ..tree import grow\nfrom .walk import walk")
+    assert upward_imports(module, tmp_path) == []
+
+
+def test_a_circle_is_found_wherever_its_imports_stand(tmp_path: Path) -> None:
+    (tmp_path / "engine").mkdir()
+    (tmp_path / "__init__.py").write_text("from .engine import Engine")
+    (tmp_path / "engine" / "__init__.py").write_text("from .engine import Engine")
+    (tmp_path / "engine" / "engine.py").write_text("def f():\n    from .low import work")
+    low = tmp_path / "engine" / "low.py"
+    low.write_text("from .. import __version__")
+    assert circle(import_graph(tmp_path)) == []
+    for line in ("from .. import Engine", "if TYPE_CHECKING:\n    from .engine import Engine", "from . import engine"):
+        low.write_text(line)
+        assert "draftwood.engine.low" in circle(import_graph(tmp_path)), line

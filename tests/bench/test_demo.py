@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from draftwood.bench.demo import DEMO_ROWS, WARM_UP_TOKENS, DemoPrompt, DemoRow, demo_prompts, run_demo
+from draftwood.bench.demo import DEMO_ROWS, WARM_UP_TOKENS, DemoPrompt, demo_prompts, run_demo
+from draftwood.bench.plan import BenchRow
 from draftwood.core import RoundRecord
 
-ROWS = (DemoRow("ar", "ar"), DemoRow("chain", "chain"), DemoRow("ddtree 8", "ddtree", {"budget": 8}))
+ROWS = (BenchRow("ar", "ar"), BenchRow("chain", "chain"), BenchRow("ddtree 8", "ddtree", {"budget": 8}))
 PROMPTS = [DemoPrompt("maths", "one"), DemoPrompt("code", "two")]
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from draftwood.bench.plan import Panel
-from draftwood.bench.recipes import RECIPES, Recipe, check_recipe, prefix_units
+from draftwood.bench.recipes import Recipe, make_recipe, prefix_units
 from draftwood.errors import UsageError
 
 
 def recipe(name: str) -> Recipe:
-    return RECIPES[name](16)
+    return make_recipe(name, 16)
 
 
 def budgets(panel: Panel) -> list[int]:
@@ -49,7 +49,7 @@ def test_budgets_of_ddtree_and_caddtree() -> None:
 
 
 def test_shape_follows_the_pairs_own_block() -> None:
-    assert budgets(RECIPES["cast-shape16"](8).panels[0]) == [7]
+    assert budgets(make_recipe("cast-shape16", 8).panels[0]) == [7]
 
 
 def test_prefix_probe() -> None:
@@ -65,4 +65,4 @@ def test_prefix_probe() -> None:
 
 def test_unknown_name() -> None:
     with pytest.raises(UsageError, match="expected one of cast-table1"):
-        check_recipe("cast-table2")
+        make_recipe("cast-table2", 16)

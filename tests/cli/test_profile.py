@@ -17,7 +17,6 @@ from draftwood import cli
 from draftwood.cli import load as cli_load
 from draftwood.cli.commands import generate as cli_generate
 from draftwood.cli.commands import profile as cli_profile
-from draftwood.cli.commands.profile import time_left
 from draftwood.cost import CostProfile, CostWarning, Identity
 from draftwood.engine.measuring import profile as measure
 
@@ -161,9 +160,6 @@ class TestProfile:
         (tmp_path / "config.json").write_text("{}")
         assert cli.run(["profile", str(tmp_path), "-o", str(tmp_path / "p.json")]) == 2
         assert "--drafter" in capsys.readouterr().err
-
-    def test_time_left(self) -> None:
-        assert (time_left(0.2), time_left(65.0), time_left(600.0)) == ("0:01 left", "1:05 left", "10:00 left")
 
 
 BLACKWELL_ROWS = [1, 16, 24, 32, 48, 64, 96, 128]

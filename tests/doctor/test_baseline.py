@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from drafter_pair import tiny_drafter
 
-from draftwood.doctor.baseline import Baseline, baseline_path, make_baseline, read_baseline, to_json, write_baseline
+from draftwood.doctor.baseline import Baseline, baseline_path, make_baseline, read_baseline, write_baseline
 from draftwood.doctor.forced import ForcedText, Position, Scores
 from draftwood.errors import UsageError
 from draftwood.models.source import bundled_drafter
@@ -48,7 +48,7 @@ def test_round_trip(tmp_path: Path) -> None:
 
 
 def test_file_by_hand(tmp_path: Path) -> None:
-    document = to_json(made(tmp_path))
+    document = made(tmp_path).to_json()
     assert document["schema"] == 1 and document["positions"] == 3
     assert document["texts"][0] == {"prompt_len": 2, "ids": [1, 2, 3, 4, 5, 6, 7], "hits": [5, 0], "logp": [-2.0, -4.0]}
 
@@ -79,7 +79,7 @@ def test_the_bundled_one_is_whole() -> None:
 )
 def test_malformed_files_are_named(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     file = tmp_path / "b.json"
-    file.write_text(json.dumps(to_json(made(tmp_path)) | change), encoding="utf-8")
+    file.write_text(json.dumps(made(tmp_path).to_json() | change), encoding="utf-8")
     with pytest.raises(UsageError, match=message) as caught:
         read_baseline(file, 64)
     assert str(caught.value).startswith(str(file)) and "\n" not in str(caught.value)
@@ -103,7 +103,7 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
 
 
 def test_numbers_that_are_no_log_probabilities_are_named(tmp_path: Path) -> None:
-    document = to_json(made(tmp_path))
+    document = made(tmp_path).to_json()
     document["texts"][0]["logp"] = [-1.0, 0.5]
     file = tmp_path / "b.json"
     file.write_text(json.dumps(document), encoding="utf-8")

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from draftwood.core import DraftTree
-from draftwood.draw import trees as draw
+from draftwood.draw import layout as draw
+from draftwood.draw.layout import BOX_HEIGHT, COLUMN, lay_out
 from draftwood.draw.png import draw_png
-from draftwood.draw.trees import BOX_HEIGHT, COLUMN, draw_svg, draw_text, lay_out, save_picture
+from draftwood.draw.trees import TREE_CSS, draw_svg, draw_text, save_picture
 from draftwood.draw.views import TreeView, shown_nodes, tree_view, visible
 from draftwood.errors import DraftwoodError, UsageError
 
@@ -97,9 +98,7 @@ def test_svg_marks_what_happened() -> None:
     assert any("target's own token: ␣off" in note for note in notes)
     assert len(list(root.iter(f"{SVG}path"))) == 5
     # Without colour: the accepted frame is thicker, the rejected one dashed.
-    assert (
-        "stroke-dasharray" in draw.TREE_CSS and ".ok rect{fill:#d9f2df;stroke:#137333;stroke-width:3}" in draw.TREE_CSS
-    )
+    assert "stroke-dasharray" in TREE_CSS and ".ok rect{fill:#d9f2df;stroke:#137333;stroke-width:3}" in TREE_CSS
 
 
 def test_nothing_is_drawn_over_the_accepted_path() -> None:

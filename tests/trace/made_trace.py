@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from draftwood.trace.builder import TraceBuilder, TraceRound
-from draftwood.trace.format import Trace, TraceMeta
+from draftwood.trace.format import Trace
+from draftwood.trace.tables import TraceMeta
 
 VOCAB = 40
 DEPTH = 4

@@ -19,7 +19,7 @@ from draftwood.policy.ddtree import DdTree
 from draftwood.trace import diagnostics, regret
 from draftwood.trace.builder import TraceBuilder, TraceRound
 from draftwood.trace.format import Trace
-from draftwood.trace.grown import Forests, GrownRound
+from draftwood.trace.grown import GrownRound, Nursery
 from draftwood.trace.replay import replay
 from draftwood.trace.shapes import binary, chain, medusa
 
@@ -213,7 +213,7 @@ def test_regret_bound_holds_on_many_rounds() -> None:
 
 def test_allocation_by_brute_force() -> None:
     trace = made_trace.every_position([12], seed=6)
-    forest = Forests(trace).get(3, 12)
+    forest = Nursery(trace).get(3, 12)
     for picks in ([0, 3, 5], [1, 1, 8], [7, 2, 9]):
         batch = [forest[index] for index in picks]
         total = 6

@@ -21,9 +21,10 @@ from draftwood.policy.ddtree import DdTree
 from draftwood.policy.ratio import Ratio
 from draftwood.trace.builder import TraceBuilder, TraceRound
 from draftwood.trace.format import Trace, load
-from draftwood.trace.grown import Forests, follow, recorded_tree
+from draftwood.trace.grown import GrownTrees, Nursery, follow
 from draftwood.trace.replay import ReplayResult, policy_options, replay
 from draftwood.trace.shapes import binary, chain, medusa
+from draftwood.tree.grow import root_tree
 
 Measure = Callable[[Callable[[], object]], float]
 
@@ -36,6 +37,15 @@ def profile(slope_s: float = 0.001, draft_s: float = 0.004) -> CostProfile:
         {"schema": 1, "rows": rows, "contexts": [0, 5000], "verify_s": [seconds, [2.0 * s for s in seconds]],
          "draft_s": [draft_s, draft_s], "host_s": None, "requests": 1, "dtype": "float32"}
     )  # fmt: skip
+
+
+def recorded_tree(trace: Trace, round_index: int) -> DraftTree:
+    """The tree that the recorded run verified in a round, grown again; the root alone where nothing was chosen."""
+    rounds = trace.rounds
+    num_nodes = int(rounds.num_nodes[round_index])
+    if num_nodes == 0:
+        return root_tree(int(rounds.pending[round_index]))
+    return GrownTrees(trace, candidates=int(rounds.candidates[round_index]), max_nodes=num_nodes)[round_index].tree
 
 
 def lists(result: ReplayResult) -> list[tuple[list[int], list[int]]]:
@@ -325,12 +335,12 @@ def test_wrong_use() -> None:
 
 
 def test_forests_are_shared_and_bounded() -> None:
-    forests = Forests(made_trace.every_position([9]))
-    large = forests.get(2, 1024)
-    assert large.max_nodes == forests.bound(2, 1024) == 2 + 4 + 8 + 16
-    assert forests.get(2, 16) is large
-    assert forests.get(3, 16) is not large
-    assert forests.bound(64, 1024) == 1024
+    nursery = Nursery(made_trace.every_position([9]))
+    large = nursery.get(2, 1024)
+    assert large.max_nodes == nursery.bound(2, 1024) == 2 + 4 + 8 + 16
+    assert nursery.get(2, 16) is large
+    assert nursery.get(3, 16) is not large
+    assert nursery.bound(64, 1024) == 1024
 
 
 def test_follow_by_hand() -> None:

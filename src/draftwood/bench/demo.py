@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Protocol
 
@@ -12,9 +12,9 @@ from ..certify.verdict import Same, compare_output, summarise
 from ..core import RoundRecord
 from ..errors import UsageError
 from ..policy import POLICIES
+from .plan import CHAIN, PLAIN, BenchRow, fixed_row
+from .stats import ratio
 
-PLAIN = "ar"
-CHAIN = "chain"
 COST_AWARE = tuple(name for name, policy in POLICIES.items() if policy.needs_costs)
 WARM_UP_TOKENS = 8
 
@@ -56,20 +56,11 @@ class DemoPrompt:
     prompt: str
 
 
-@dataclass(frozen=True, slots=True)
-class DemoRow:
-    """One line of the table: a policy with its options."""
-
-    label: str
-    policy: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
 DEMO_ROWS = (
-    DemoRow(PLAIN, PLAIN),
-    DemoRow(CHAIN, CHAIN),
-    *(DemoRow(f"ddtree {budget}", "ddtree", {"budget": budget}) for budget in (8, 16, 32)),
-    *(DemoRow(name, name) for name in COST_AWARE),
+    BenchRow(PLAIN, PLAIN),
+    BenchRow(CHAIN, CHAIN),
+    *(fixed_row(budget) for budget in (8, 16, 32)),
+    *(BenchRow(name, name) for name in COST_AWARE),
 )
 
 
@@ -100,7 +91,7 @@ def demo_prompts() -> list[DemoPrompt]:
 
 def run_demo(
     engine: DemoEngine,
-    rows: Sequence[DemoRow],
+    rows: Sequence[BenchRow],
     prompts: Sequence[DemoPrompt],
     max_tokens: int,
     advance: Callable[[], None] = lambda: None,
@@ -146,10 +137,10 @@ def demo_line(
     return DemoLine(
         label=label,
         tokens_per_s=speed,
-        over_plain=_ratio(speed, tokens_per_s(results[PLAIN])) if comparable else None,
-        over_chain=_ratio(speed, tokens_per_s(results.get(CHAIN, ()))) if comparable else None,
-        mean_committed=_ratio(sum(record.committed for record in rounds), len(rounds)),
-        mean_rows=_ratio(sum(record.rows for record in rounds), len(rounds)),
+        over_plain=ratio(speed, tokens_per_s(results[PLAIN])) if comparable else None,
+        over_chain=ratio(speed, tokens_per_s(results.get(CHAIN, ()))) if comparable else None,
+        mean_committed=ratio(sum(record.committed for record in rounds), len(rounds)),
+        mean_rows=ratio(sum(record.rows for record in rounds), len(rounds)),
         same_output=verdict.value,
         near_ties=list(verdicts).count(Same.NEAR_TIE),
         prompts=len(own),
@@ -159,8 +150,4 @@ def demo_line(
 def tokens_per_s(results: Sequence[DemoResult]) -> float | None:
     """Decoded tokens per second: the token that prefill yields is outside on both sides; None without rounds."""
     tokens = sum(len(result.token_ids) - 1 for result in results)
-    return _ratio(tokens, sum(result.decode_s for result in results)) if tokens else None
-
-
-def _ratio(numerator: float | None, denominator: float | None) -> float | None:
-    return numerator / denominator if numerator is not None and denominator else None
+    return ratio(tokens, sum(result.decode_s for result in results)) if tokens else None

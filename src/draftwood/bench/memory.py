@@ -37,13 +37,9 @@ class PeakMemory:
         """The peak since `start`, in bytes."""
         if self._device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self._device))
-        return _high_water_bytes() if self._known else None
-
-
-def _high_water_bytes() -> int | None:
-    try:
-        lines = STATUS.read_text().splitlines()
-    except OSError:
-        return None
-    kib = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
-    return int(kib[0]) * 1024 if kib else None
+        try:
+            lines = STATUS.read_text().splitlines() if self._known else []
+        except OSError:
+            return None
+        kib = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
+        return int(kib[0]) * 1024 if kib else None

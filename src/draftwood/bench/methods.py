@@ -48,10 +48,14 @@ def load_methods(path: str | Path, pair: Pair) -> dict[str, Method]:
         if made is not None and not (isinstance(made, dict) and all(callable(method) for method in made.values())):
             raise UsageError(f"methods file {path}: prepare must return functions by name, or nothing")
         methods |= made or {}
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     for name, value in vars(module).items():
         own = inspect.isfunction(value) and value.__module__ == module.__name__
-        if own and not name.startswith("_") and name != PREPARE and _takes_two(value):
-            methods[name] = value
+        if own and not name.startswith("_") and name != PREPARE:
+            parameters = inspect.signature(value).parameters.values()
+            needed = [item for item in parameters if item.default is inspect.Parameter.empty]
+            if len(needed) == 2 and all(item.kind in by_place for item in needed):
+                methods[name] = value
     if not methods:
         raise UsageError(f"methods file {path}: no function of (prompt_ids, max_tokens)")
     return methods
@@ -70,10 +74,3 @@ def _run_file(path: Path) -> ModuleType:
     except (SyntaxError, ImportError) as error:
         raise UsageError(f"methods file {path}: cannot be imported ({error})") from error
     return module
-
-
-def _takes_two(function: Callable[..., Any]) -> bool:
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(function).parameters.values()
-    needed = [item for item in parameters if item.default is inspect.Parameter.empty]
-    return len(needed) == 2 and all(item.kind in kinds for item in needed)

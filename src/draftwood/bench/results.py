@@ -8,59 +8,23 @@ replaced as a whole. JSON numbers that are not finite become null.
 from __future__ import annotations
 
 import json
-import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from ..draw.trees import write_whole
 from ..errors import TraceError, UsageError
+from ..files import check_folder, finite, json_line, write_file
 from .runner import Key, Sample
 
 SCHEMA = 1
 SAMPLES, RESULTS = "samples.jsonl", "results.jsonl"
 
 
-def check_folder(folder: Path) -> None:
-    """Raise UsageError, one line, unless files can be made in `folder`; leaves nothing behind."""
-    made: list[Path] = []
-    try:
-        for path in reversed([folder, *folder.parents]):
-            if not path.exists():
-                path.mkdir()
-                made.append(path)
-        probe = folder / f".draftwood-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise UsageError(f"output folder {folder}: cannot be written ({error.strerror})") from error
-    finally:
-        for path in reversed(made):
-            path.rmdir()
-
-
-def finite(value: Any) -> Any:
-    """The value with every number that is not finite replaced by None."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return value
-
-
-def json_line(value: Mapping[str, Any]) -> str:
-    """One JSON object and a line end."""
-    return json.dumps(finite(value), allow_nan=False) + "\n"
-
-
 def save_results(folder: Path, lines: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any]) -> None:
     """Replace `results.jsonl`: every line gets the schema and the provenance. Raises UsageError."""
     text = "".join(json_line({"schema": SCHEMA, **line, **provenance}) for line in lines)
-    write_whole(folder / RESULTS, text.encode())
+    write_file(folder / RESULTS, text, UsageError)
 
 
 def load_results(path: Path) -> list[dict[str, Any]]:
@@ -92,14 +56,18 @@ class SampleStore:
         if self._path.exists():
             then, samples = _read_samples(self._path)
             if resume:
-                _check_settings(then, now)
+                for name in dict.fromkeys([*then, *now]):
+                    was, new = (json.dumps(settings.get(name)) for settings in (then, now))
+                    if was != new:
+                        raise UsageError(f"--resume: {name} was {_short(was)}, now {_short(new)}: start afresh")
                 self.samples = samples
         folder.mkdir(parents=True, exist_ok=True)
         if not resume:
             (folder / RESULTS).unlink(missing_ok=True)
         header = json_line({"schema": SCHEMA, "settings": now})
         # A line that was cut by a crash is dropped here.
-        write_whole(self._path, (header + "".join(json_line(asdict(sample)) for sample in self.samples)).encode())
+        kept = "".join(json_line(asdict(sample)) for sample in self.samples)
+        write_file(self._path, header + kept, UsageError)
 
     @property
     def done(self) -> frozenset[Key]:
@@ -121,15 +89,6 @@ class SampleStore:
                     f"--resume: prompt {sample.prompt_id} of set {sample.set_name} has other token ids than in the "
                     "interrupted run (a template that writes the date, or another file): start afresh"
                 )
-
-
-def _check_settings(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise UsageError naming the first setting that differs."""
-    for name in dict.fromkeys([*then, *now]):
-        if then.get(name) != now.get(name):
-            raise UsageError(
-                f"--resume: {name} was {_short(then.get(name))}, now {_short(now.get(name))}: start afresh"
-            )
 
 
 def _read_samples(path: Path) -> tuple[dict[str, Any], list[Sample]]:
@@ -167,6 +126,5 @@ def _object(line: str, place: str) -> dict[str, Any]:
     return value
 
 
-def _short(value: Any) -> str:
-    text = json.dumps(value)
+def _short(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "..."

@@ -143,6 +143,7 @@ class EngineArm:
             (request,) = engine.run([engine.make_request(turn.unit.prompt_ids, self.policy, options)])
         result = engine.output(request)
         first_s = request.submitted_s + result.prefill_s
+        stages = dict.fromkeys(name for record in result.rounds for name in record.seconds)
         return Sample(
             panel=panel.name,
             set_name=turn.unit.set_name,
@@ -161,7 +162,7 @@ class EngineArm:
             rows=[record.rows for record in result.rounds],
             drafted=[record.drafted for record in result.rounds],
             predicted_s=[record.predicted_s for record in result.rounds],
-            stage_s=_by_stage([record.seconds for record in result.rounds]),
+            stage_s={name: [record.seconds.get(name, 0.0) for record in result.rounds] for name in stages},
         )
 
 
@@ -260,8 +261,3 @@ def run_panel(
                 raise type(error)(f"{place}: {error}") from error
         if following is None or following.unit.set_name != turn.unit.set_name:
             set_ended(turn.unit.set_name)
-
-
-def _by_stage(records: Sequence[dict[str, float]]) -> dict[str, list[float]]:
-    names = dict.fromkeys(name for record in records for name in record)
-    return {name: [record.get(name, 0.0) for record in records] for name in names}

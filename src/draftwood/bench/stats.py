@@ -6,7 +6,6 @@ Intervals are percentile intervals; each function takes a seed and gives the sam
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -61,7 +60,7 @@ class Bootstrap:
 
 def ratio_of_sums(numerator: np.ndarray, denominator: np.ndarray, how: Bootstrap | None = None) -> Interval:
     """Interval of sum(numerator) / sum(denominator), both (prompts,): tokens/s, milliseconds per token, mean rows."""
-    return _interval(lambda sums: sums[0] / sums[1], (numerator, denominator), how)
+    return mean_over_sets(lambda sums: sums[0] / sums[1], [(numerator, denominator)], how)
 
 
 def rate_ratio(
@@ -71,19 +70,7 @@ def rate_ratio(
 
     Speed is sum(tokens) / sum(seconds); the two arms see the same resampled prompts.
     """
-    return _interval(lambda sums: (sums[0] / sums[1]) / (sums[2] / sums[3]), (*arm, *base), how)
-
-
-def mean(values: np.ndarray, how: Bootstrap | None = None) -> Interval:
-    """Interval of the mean of (prompts,) values."""
-    count = len(values)
-    return _interval(lambda sums: sums[0] / count, (values,), how)
-
-
-def mean_gain(time_s: np.ndarray, base_time_s: np.ndarray, how: Bootstrap | None = None) -> Interval:
-    """Interval of the mean over prompts of base_time / time - 1, times per token of one prompt each (CAST, Table 3)."""
-    _check((time_s, base_time_s))
-    return mean(np.asarray(base_time_s, dtype=np.float64) / np.asarray(time_s, dtype=np.float64) - 1.0, how)
+    return mean_over_sets(lambda sums: (sums[0] / sums[1]) / (sums[2] / sums[3]), [(*arm, *base)], how)
 
 
 def mean_over_sets(
@@ -97,10 +84,21 @@ def mean_over_sets(
         raise UsageError("no prompt set to average over")
     how = how or Bootstrap()
     rng = np.random.default_rng(how.seed)
-    values = [_statistic_of_sums(statistic, columns, rng, how) for columns in sets]
-    point = float(np.mean([value for value, _ in values]))
-    draws = np.mean([resampled for _, resampled in values], axis=0)
-    return _percentiles(point, draws, how, sum(len(columns[0]) for columns in sets))
+    values, draws = [], []
+    for columns in sets:
+        _check(columns)
+        table = np.stack([np.asarray(column, dtype=np.float64) for column in columns])  # (columns, prompts)
+        count, parts = table.shape[1], []
+        step = max(1, CHUNK_CELLS // table.size)
+        for start in range(0, how.resamples, step):
+            picks = rng.integers(0, count, size=(min(step, how.resamples - start), count))
+            parts.append(statistic(table[:, picks].sum(axis=2)))
+        values.append(float(statistic(table.sum(axis=1, keepdims=True))[0]))
+        draws.append(np.concatenate(parts))
+    tail = (1 - how.level) / 2
+    low, high = np.quantile(np.mean(draws, axis=0), [tail, 1 - tail])
+    prompts = sum(len(columns[0]) for columns in sets)
+    return Interval(float(np.mean(values)), float(low), float(high), how.level, how.resamples, prompts)
 
 
 def sign_test(arm: np.ndarray, base: np.ndarray) -> SignTest:
@@ -108,45 +106,19 @@ def sign_test(arm: np.ndarray, base: np.ndarray) -> SignTest:
 
     The p-value is the probability, under a fair coin, of all outcomes at most as likely as the one seen.
     """
+    from scipy.stats import binomtest  # a second of imports, for one number of a report
+
     _check((arm, base))
     difference = np.asarray(arm, dtype=np.float64) - np.asarray(base, dtype=np.float64)
     wins, losses = int(np.sum(difference > 0)), int(np.sum(difference < 0))
     decided = wins + losses
-    # A fair coin's distribution is symmetric and falls away from its middle: both tails up to the smaller count.
-    tail = sum(math.comb(decided, k) for k in range(min(wins, losses) + 1))
-    return SignTest(wins, losses, len(difference) - decided, min(1.0, 2 * tail / 2**decided))
+    p_value = float(binomtest(wins, decided).pvalue) if decided else 1.0
+    return SignTest(wins, losses, len(difference) - decided, p_value)
 
 
-def _interval(
-    statistic: Callable[[np.ndarray], np.ndarray], columns: Sequence[np.ndarray], how: Bootstrap | None
-) -> Interval:
-    how = how or Bootstrap()
-    value, draws = _statistic_of_sums(statistic, columns, np.random.default_rng(how.seed), how)
-    return _percentiles(value, draws, how, len(columns[0]))
-
-
-def _statistic_of_sums(
-    statistic: Callable[[np.ndarray], np.ndarray],
-    columns: Sequence[np.ndarray],
-    rng: np.random.Generator,
-    how: Bootstrap,
-) -> tuple[float, np.ndarray]:
-    _check(columns)
-    table = np.stack([np.asarray(column, dtype=np.float64) for column in columns])  # (columns, prompts)
-    count = table.shape[1]
-    step = max(1, CHUNK_CELLS // (count * len(table)))
-    parts = []
-    for start in range(0, how.resamples, step):
-        picks = rng.integers(0, count, size=(min(step, how.resamples - start), count))
-        parts.append(statistic(table[:, picks].sum(axis=2)))
-    value = float(statistic(table.sum(axis=1, keepdims=True))[0])
-    return value, np.concatenate(parts)
-
-
-def _percentiles(value: float, draws: np.ndarray, how: Bootstrap, num_prompts: int) -> Interval:
-    tail = (1 - how.level) / 2
-    low, high = np.quantile(draws, [tail, 1 - tail])
-    return Interval(value, float(low), float(high), how.level, how.resamples, num_prompts)
+def ratio(numerator: float | None, denominator: float | None) -> float | None:
+    """The quotient; None where either is not known or there is nothing to divide by."""
+    return numerator / denominator if numerator is not None and denominator else None
 
 
 def _check(columns: Sequence[np.ndarray]) -> None:

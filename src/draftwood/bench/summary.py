@@ -19,19 +19,16 @@ from .stats import Bootstrap, Interval, SignTest
 OVERALL = "overall"
 
 
-def _decode(sample: Sample) -> tuple[int, float]:
+def decoded(sample: Sample) -> tuple[int, float]:
+    """(tokens, seconds) without prefill and its token."""
     return len(sample.token_ids) - 1, sample.decode_s
 
 
-def _paper(sample: Sample) -> tuple[int, float]:
-    return len(sample.token_ids), sample.decode_s - sample.first_draft_s
-
-
-def _wall(sample: Sample) -> tuple[int, float]:
-    return len(sample.token_ids), sample.prefill_s + sample.decode_s
-
-
-TIMERS: dict[str, Callable[[Sample], tuple[int, float]]] = {"decode": _decode, "paper": _paper, "wall": _wall}
+TIMERS: dict[str, Callable[[Sample], tuple[int, float]]] = {
+    "decode": decoded,
+    "paper": lambda sample: (len(sample.token_ids), sample.decode_s - sample.first_draft_s),
+    "wall": lambda sample: (len(sample.token_ids), sample.prefill_s + sample.decode_s),
+}
 """(tokens, seconds) that count: without prefill and its token; from the first verification on, all tokens (CAST,
 appendix D); everything."""
 
@@ -129,6 +126,10 @@ class _Cell:
     def columns(self) -> tuple[np.ndarray, np.ndarray]:
         return self.tokens, self.seconds
 
+    @property
+    def speed(self) -> float:
+        return float(self.tokens.sum() / self.seconds.sum())
+
 
 def summarise_panel(
     panel: Panel, samples: Sequence[Sample], verdicts: Verdicts, *, timer: str = "decode", how: Bootstrap | None = None
@@ -146,12 +147,9 @@ def summarise_panel(
         if cells is not None:
             sets[name] = cells
     how = how or Bootstrap()
-    lines = []
-    for name, cells in sets.items():
-        lines += _lines(panel, name, {name: cells}, timer, verdicts.dtype_name, how)
-    if sets:
-        lines += _lines(panel, OVERALL, sets, timer, verdicts.dtype_name, how)
-    return lines
+    groups = {name: [cells] for name, cells in sets.items()} | ({OVERALL: list(sets.values())} if sets else {})
+    tables = [_Table(panel, name, cells, timer, verdicts.dtype_name, how) for name, cells in groups.items()]
+    return [line for table in tables for line in table.lines()]
 
 
 def _cells(panel: Panel, samples: Sequence[Sample], verdicts: Verdicts, timer: str) -> dict[str, _Cell] | None:
@@ -175,142 +173,128 @@ def _cells(panel: Panel, samples: Sequence[Sample], verdicts: Verdicts, timer: s
     return cells
 
 
-def _lines(
-    panel: Panel, name: str, sets: Mapping[str, Mapping[str, _Cell]], timer: str, dtype_name: str, how: Bootstrap
-) -> list[Line]:
-    """One line a row over some sets."""
-    oracle = _oracle(panel, sets)
-    return [_line(panel, name, row, sets, timer, dtype_name, how, oracle) for row in panel.rows]
+class _Table:
+    """The rows of a panel on some sets: what is said of one of them, alone and against another."""
 
+    def __init__(
+        self, panel: Panel, name: str, sets: Sequence[Mapping[str, _Cell]], timer: str, dtype_name: str, how: Bootstrap
+    ) -> None:
+        self._panel, self._name, self._sets = panel, name, sets
+        self._timer, self._dtype, self._how = timer, dtype_name, how
 
-def _line(
-    panel: Panel,
-    name: str,
-    row: BenchRow,
-    sets: Mapping[str, Mapping[str, _Cell]],
-    timer: str,
-    dtype_name: str,
-    how: Bootstrap,
-    oracle: BenchRow | None,
-) -> Line:
-    own = [cells[row.label] for cells in sets.values()]
-    samples = [sample for cell in own for sample in cell.samples]
-    verdicts = [same for cell in own for same in cell.verdicts]
-    worst = [summarise(verdicts, dtype_name), *(cell.same for cell in own)]
-    output = Same.DIFFERENT if Same.DIFFERENT in worst else worst[0]
-    rows = [rows for sample in samples for rows in sample.rows]
-    committed = [count for sample in samples for count in sample.committed]
-    decode = [_decode(sample) for sample in samples]
-    speed = _ratio(sum(tokens for tokens, _ in decode), sum(seconds for _, seconds in decode))
-    intervals = {
-        "tokens_per_s": _speed(own, how),
-        "ms_per_token": _time(own, how),
-        "speedup_over_ar": _against(sets, row.label, PLAIN, how, 0.0),
-        "gain_over_chain": _against(sets, row.label, CHAIN, how, 1.0),
-    }
-    over_oracle = None if oracle is None else _against(sets, row.label, oracle.label, how, 0.0)
-    return Line(
-        panel=panel.name,
-        set_name=name,
-        row=row,
-        timer=timer,
-        prompts=sum(len(cell.tokens) for cell in own),
-        samples=len(samples),
-        tokens=sum(len(sample.token_ids) for sample in samples),
-        tokens_per_s=speed,
-        ms_per_token=_value(intervals["ms_per_token"]),
-        speedup_over_ar=_value(intervals["speedup_over_ar"]),
-        gain_over_chain=_value(intervals["gain_over_chain"]),
-        mean_committed=_ratio(sum(committed), len(committed)),
-        rounds=len(committed),
-        skipped_rounds=sum(sample.drafted.count(False) for sample in samples),
-        mean_rows=statistics.fmean(rows) if rows else None,
-        sd_rows=statistics.pstdev(rows) if rows else None,
-        ttft_s=statistics.fmean(sample.prefill_s for sample in samples),
-        peak_bytes=max((sample.peak_bytes for sample in samples if sample.peak_bytes is not None), default=None),
-        output=output.value,
-        near_ties=verdicts.count(Same.NEAR_TIE),
-        intervals={key: (found.low, found.high) for key, found in intervals.items() if found is not None},
-        sign_over_ar=_sign(sets, row.label, PLAIN),
-        sign_over_chain=_sign(sets, row.label, CHAIN),
-        oracle_budget=None if oracle is None else oracle.budget,
-        over_oracle=_value(over_oracle),
-        stage_s=stage_means(samples),
-    )
+    def lines(self) -> list[Line]:
+        """One line a row."""
+        oracle = self.oracle()
+        return [self.line(row, oracle) for row in self._panel.rows]
 
+    def line(self, row: BenchRow, oracle: BenchRow | None) -> Line:
+        """The line of a row; `oracle` is the fastest fixed budget, if there is one."""
+        own = [cells[row.label] for cells in self._sets]
+        samples = [sample for cell in own for sample in cell.samples]
+        verdicts = [same for cell in own for same in cell.verdicts]
+        worst = [summarise(verdicts, self._dtype), *(cell.same for cell in own)]
+        rows = [rows for sample in samples for rows in sample.rows]
+        committed = [count for sample in samples for count in sample.committed]
+        decode = np.sum([decoded(sample) for sample in samples], axis=0)
+        intervals = {
+            "tokens_per_s": self.speed(row.label),
+            "ms_per_token": self.time(row.label),
+            "speedup_over_ar": self.against(row.label, PLAIN),
+            "gain_over_chain": self.against(row.label, CHAIN, minus=1.0),
+        }
+        means = {name: found.value for name, found in intervals.items() if found is not None}
+        over_oracle = None if oracle is None else self.against(row.label, oracle.label)
+        return Line(
+            panel=self._panel.name,
+            set_name=self._name,
+            row=row,
+            timer=self._timer,
+            prompts=sum(len(cell.tokens) for cell in own),
+            samples=len(samples),
+            tokens=sum(len(sample.token_ids) for sample in samples),
+            tokens_per_s=stats.ratio(*decode.tolist()),
+            ms_per_token=means.get("ms_per_token"),
+            speedup_over_ar=means.get("speedup_over_ar"),
+            gain_over_chain=means.get("gain_over_chain"),
+            mean_committed=stats.ratio(sum(committed), len(committed)),
+            rounds=len(committed),
+            skipped_rounds=sum(sample.drafted.count(False) for sample in samples),
+            mean_rows=statistics.fmean(rows) if rows else None,
+            sd_rows=statistics.pstdev(rows) if rows else None,
+            ttft_s=statistics.fmean(sample.prefill_s for sample in samples),
+            peak_bytes=max((sample.peak_bytes for sample in samples if sample.peak_bytes is not None), default=None),
+            output=(Same.DIFFERENT if Same.DIFFERENT in worst else worst[0]).value,
+            near_ties=verdicts.count(Same.NEAR_TIE),
+            intervals={name: (found.low, found.high) for name, found in intervals.items() if found is not None},
+            sign_over_ar=self.sign(row.label, PLAIN),
+            sign_over_chain=self.sign(row.label, CHAIN),
+            oracle_budget=None if oracle is None else oracle.budget,
+            over_oracle=None if over_oracle is None else over_oracle.value,
+            stage_s=stage_means(samples),
+        )
 
-def _speed(cells: Sequence[_Cell], how: Bootstrap) -> Interval | None:
-    """Tokens per second under the decode timer, all prompts pooled."""
-    columns: list[np.ndarray] = []
-    for cell in cells:
-        prompts = list(dict.fromkeys(sample.prompt_id for sample in cell.samples))
-        sums = np.zeros((2, len(prompts)))
-        for sample in cell.samples:
-            sums[:, prompts.index(sample.prompt_id)] += _decode(sample)
-        columns.append(sums)
-    tokens, seconds = counted(np.concatenate(columns, axis=1))
-    return stats.ratio_of_sums(tokens, seconds, how) if len(tokens) else None
+    def speed(self, label: str) -> Interval | None:
+        """Tokens per second under the decode timer, all prompts pooled."""
+        columns: list[np.ndarray] = []
+        for cells in self._sets:
+            samples = cells[label].samples
+            prompts = list(dict.fromkeys(sample.prompt_id for sample in samples))
+            sums = np.zeros((2, len(prompts)))
+            for sample in samples:
+                sums[:, prompts.index(sample.prompt_id)] += decoded(sample)
+            columns.append(sums)
+        tokens, seconds = counted(np.concatenate(columns, axis=1))
+        return stats.ratio_of_sums(tokens, seconds, self._how) if len(tokens) else None
 
-
-def _time(cells: Sequence[_Cell], how: Bootstrap) -> Interval | None:
-    """Milliseconds per token; the mean of the sets."""
-    columns = [tuple(counted(np.stack(cell.columns))) for cell in cells]
-    if not all(len(tokens) for tokens, _ in columns):
-        return None
-    return stats.mean_over_sets(lambda sums: 1e3 * sums[1] / sums[0], columns, how)
-
-
-def _against(
-    sets: Mapping[str, Mapping[str, _Cell]], label: str, base: str, how: Bootstrap, minus: float
-) -> Interval | None:
-    """Speed over that of the row `base`, minus `minus`; the mean of the sets; None unless all outputs agree."""
-    pairs = []
-    for cells in sets.values():
-        if base not in cells or not (cells[label].comparable and cells[base].comparable):
+    def time(self, label: str) -> Interval | None:
+        """Milliseconds per token; the mean of the sets."""
+        columns = [tuple(counted(np.stack(cells[label].columns))) for cells in self._sets]
+        if not all(len(tokens) for tokens, _ in columns):
             return None
-        pairs.append(tuple(counted(np.stack([*cells[label].columns, *cells[base].columns]))))
-    if not all(len(columns[0]) for columns in pairs):
-        return None
-    return stats.mean_over_sets(lambda sums: (sums[0] / sums[1]) / (sums[2] / sums[3]) - minus, pairs, how)
+        return stats.mean_over_sets(lambda sums: 1e3 * sums[1] / sums[0], columns, self._how)
+
+    def comparable(self, label: str, base: str) -> bool:
+        """Whether both rows are there and say the same everywhere."""
+        return all(base in cells and cells[label].comparable and cells[base].comparable for cells in self._sets)
+
+    def against(self, label: str, base: str, minus: float = 0.0) -> Interval | None:
+        """Speed over that of the row `base`, minus `minus`; the mean of the sets; None unless all outputs agree."""
+        if not self.comparable(label, base):
+            return None
+        pairs = [tuple(counted(np.stack([*cells[label].columns, *cells[base].columns]))) for cells in self._sets]
+        if not all(len(columns[0]) for columns in pairs):
+            return None
+        return stats.mean_over_sets(lambda sums: (sums[0] / sums[1]) / (sums[2] / sums[3]) - minus, pairs, self._how)
+
+    def sign(self, label: str, base: str) -> SignTest | None:
+        """Sign test of the prompts' speeds."""
+        if label == base or not self.comparable(label, base):
+            return None
+        speeds = []
+        for name in (label, base):
+            tokens = np.concatenate([cells[name].tokens for cells in self._sets])
+            seconds = np.concatenate([cells[name].seconds for cells in self._sets])
+            speeds.append(np.divide(tokens, seconds, out=np.zeros_like(tokens), where=seconds > 0))
+        return stats.sign_test(speeds[0], speeds[1])
+
+    def oracle(self) -> BenchRow | None:
+        """The fastest of two or more fixed budgets: mean of the sets' speeds relative to `ar`."""
+        fixed = [row for row in self._panel.rows if row.policy == FIXED and row.block_size is None]
+        swept = [row for row in fixed if row.budget is not None]
+        found = [row for row in swept if self.comparable(row.label, PLAIN)]
+        if len(swept) < 2 or not found:
+            return None
+
+        def score(row: BenchRow) -> float:
+            return statistics.fmean(cells[row.label].speed / cells[PLAIN].speed for cells in self._sets)
+
+        return max(found, key=score)
 
 
 def counted(columns: np.ndarray) -> np.ndarray:
     """(columns, prompts) without the prompts that decoded nothing: prefill's token ended their text."""
     kept: np.ndarray = columns[:, np.all(columns > 0, axis=0)]
     return kept
-
-
-def _sign(sets: Mapping[str, Mapping[str, _Cell]], label: str, base: str) -> SignTest | None:
-    """Sign test of the prompts' speeds."""
-    if label == base or not all(
-        base in cells and cells[label].comparable and cells[base].comparable for cells in sets.values()
-    ):
-        return None
-    speeds = []
-    for name in (label, base):
-        cells_of = [cells[name] for cells in sets.values()]
-        tokens = np.concatenate([cell.tokens for cell in cells_of])
-        seconds = np.concatenate([cell.seconds for cell in cells_of])
-        speeds.append(np.divide(tokens, seconds, out=np.zeros_like(tokens), where=seconds > 0))
-    return stats.sign_test(speeds[0], speeds[1])
-
-
-def _oracle(panel: Panel, sets: Mapping[str, Mapping[str, _Cell]]) -> BenchRow | None:
-    """The fastest of two or more fixed budgets: mean of the sets' speeds relative to `ar`."""
-    swept = [row for row in panel.rows if row.policy == FIXED and row.budget is not None and row.block_size is None]
-    scores = {}
-    for row in swept:
-        ratios = []
-        for cells in sets.values():
-            own, plain = cells[row.label], cells[PLAIN]
-            if not (own.comparable and plain.comparable):
-                break
-            ratios.append(own.tokens.sum() / own.seconds.sum() / (plain.tokens.sum() / plain.seconds.sum()))
-        else:
-            scores[row.label] = statistics.fmean(ratios)
-    if len(swept) < 2 or not scores:
-        return None
-    return max((row for row in swept if row.label in scores), key=lambda row: scores[row.label])
 
 
 def stage_means(samples: Sequence[Sample]) -> dict[str, float]:
@@ -320,14 +304,6 @@ def stage_means(samples: Sequence[Sample]) -> dict[str, float]:
         for name, seconds in sample.stage_s.items():
             values.setdefault(name, []).extend(seconds)
     return {name: statistics.fmean(seconds) for name, seconds in values.items() if seconds}
-
-
-def _ratio(numerator: float, denominator: float) -> float | None:
-    return numerator / denominator if denominator else None
-
-
-def _value(interval: Interval | None) -> float | None:
-    return None if interval is None else interval.value
 
 
 def line_json(line: Line, panel: Panel) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from ..models.base import TargetModel
 from ..models.hf import HFTarget
 from ..verify import chooser
 from ..verify.uniform import position_key, uniforms
+from .verdict import near_tie_tolerance
 
 
 class ForcedScores(NamedTuple):
@@ -26,6 +27,13 @@ class ForcedScores(NamedTuple):
     """Largest score minus that of the output's own token; 0 where the output follows the target."""
     top_logit: np.ndarray
     """Largest logit, before any noise."""
+
+    def first_stray(self, start: int, dtype_name: str) -> int | None:
+        """The first position from `start` on whose token is further behind the target's choice than rounding is."""
+        for at in range(start, len(self.behind)):
+            if self.behind[at] > 0.0 and not self.behind[at] < near_tie_tolerance(dtype_name, self.top_logit[at]):
+                return at
+        return None
 
 
 @dataclass(frozen=True, slots=True)

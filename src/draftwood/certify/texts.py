@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from types import MappingProxyType
+from typing import Any, Literal, Protocol
 
-from ..bench.plan import PLAIN, BenchRow
 from ..core import Sampling
 from ..engine import Engine
 from ..errors import UsageError
 from ..prompts.units import Unit
-from .reference import ForcedScores, Reference
+from .reference import Reference
 from .verdict import Same, TopTwo, compare_output, first_difference, near_tie_tolerance, summarise
 
 ReferenceKind = Literal["native", "ar"]
 REFERENCES: tuple[ReferenceKind, ...] = ("native", "ar")
+
+
+class CheckedRow(Protocol):
+    """What is checked: a policy with its options, under a label; the rows of a bench are some."""
+
+    @property
+    def label(self) -> str:
+        """Its name in the report."""
+
+    @property
+    def policy(self) -> str:
+        """Name of the policy."""
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The policy's own."""
+
+    @property
+    def block_size(self) -> int | None:
+        """Of the drafter; None: the checkpoint's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +106,7 @@ class TextCheck:
 
 def run_check(
     engine: Engine,
-    rows: Sequence[BenchRow],
+    rows: Sequence[CheckedRow],
     units: Sequence[Unit],
     settings: CheckSettings,
     advance: Callable[[], None] = lambda: None,
@@ -99,16 +119,34 @@ def run_check(
     if not units:
         raise UsageError("no prompts to check: expected at least one")
     reference = Reference.of(engine.state.target)
-    plain = _plain_outputs(engine, reference, units, settings, advance)
+    if settings.reference == "ar":
+        plain, _ = _decoded(engine, units, settings, advance, "ar")
+    else:
+        ends = () if engine.codec is None else engine.codec.raw_end_ids if settings.raw else engine.codec.end_ids
+        plain = []
+        for unit in units:
+            plain.append(reference.decode(unit.prompt_ids, settings.max_tokens, frozenset(ends), settings.sampling()))
+            advance()
     checks = []
     for row in rows:
-        outputs, rounds = _outputs(engine, row, units, settings, advance)
+        outputs, committed = _decoded(engine, units, settings, advance, row.policy, row.block_size, row.options)
         found = [
             compare_text(engine.dtype_name, reference, unit, output, expected, settings.sampling())
             for unit, output, expected in zip(units, outputs, plain, strict=True)
         ]
-        differences = tuple(difference for difference in found if difference is not None)
-        checks.append(_summary(row.label, settings.temperature, engine.dtype_name, found, differences, outputs, rounds))
+        verdicts = [Same.IDENTICAL if difference is None else Same(difference.verdict) for difference in found]
+        check = TextCheck(
+            policy=row.label,
+            temperature=settings.temperature,
+            verdict=summarise(verdicts, engine.dtype_name).value,
+            prompts=len(verdicts),
+            near_ties=verdicts.count(Same.NEAR_TIE),
+            different=verdicts.count(Same.DIFFERENT),
+            positions=sum(len(output) for output in outputs),
+            mean_committed=sum(committed) / len(committed) if committed else None,
+            differences=tuple(difference for difference in found if difference is not None),
+        )
+        checks.append(check)
     return checks
 
 
@@ -141,12 +179,16 @@ def compare_text(
         return top_two
 
     verdict = compare_output(output, plain, unit.prompt_ids, dtype_name, explain)
-    reason = _reason(verdict, token, expected)
-    if verdict is Same.NEAR_TIE and forced is not None:
-        stray = _stray_index(forced, index, dtype_name)
-        if stray is not None:
-            verdict = Same.DIFFERENT
-            reason = f"after a near-tie, token {output[stray]} at {stray} is not what the target would choose"
+    stray = None if forced is None else forced.first_stray(index, dtype_name)
+    if token is None or expected is None:
+        reason = f"the {'output' if token is None else 'plain text'} ends early"
+    elif verdict is not Same.NEAR_TIE:
+        reason = "top-two gap is no tie"
+    elif stray is None:
+        reason = "top-two gap below the tolerance"
+    else:
+        verdict = Same.DIFFERENT
+        reason = f"after a near-tie, token {output[stray]} at {stray} is not what the target would choose"
     return Difference(
         set_name=unit.set_name,
         prompt_id=unit.prompt_id,
@@ -160,45 +202,14 @@ def compare_text(
     )
 
 
-def _stray_index(forced: ForcedScores, index: int, dtype_name: str) -> int | None:
-    """The first position from `index` on whose token is further behind the target's choice than rounding explains."""
-    for at in range(index, len(forced.behind)):
-        if forced.behind[at] > 0.0 and not forced.behind[at] < near_tie_tolerance(dtype_name, forced.top_logit[at]):
-            return at
-    return None
-
-
-def _reason(verdict: Same, token: int | None, expected: int | None) -> str:
-    if token is None or expected is None:
-        return f"the {'output' if token is None else 'plain text'} ends early"
-    return "top-two gap below the tolerance" if verdict is Same.NEAR_TIE else "top-two gap is no tie"
-
-
-def _plain_outputs(
+def _decoded(
     engine: Engine,
-    reference: Reference,
     units: Sequence[Unit],
     settings: CheckSettings,
     advance: Callable[[], None],
-) -> list[list[int]]:
-    if settings.reference == "ar":
-        return _outputs(engine, BenchRow(PLAIN, PLAIN), units, settings, advance)[0]
-    end_ids = frozenset[int]()
-    if engine.codec is not None:
-        end_ids = frozenset(engine.codec.raw_end_ids if settings.raw else engine.codec.end_ids)
-    outputs = []
-    for unit in units:
-        outputs.append(reference.decode(unit.prompt_ids, settings.max_tokens, end_ids, settings.sampling()))
-        advance()
-    return outputs
-
-
-def _outputs(
-    engine: Engine,
-    row: BenchRow,
-    units: Sequence[Unit],
-    settings: CheckSettings,
-    advance: Callable[[], None],
+    policy: str,
+    block_size: int | None = None,
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[list[list[int]], list[int]]:
     """Output ids of every prompt, and the committed length of every round."""
     outputs: list[list[int]] = []
@@ -207,39 +218,16 @@ def _outputs(
         together = units[start : start + settings.batch]
         generations = engine.generate(
             [unit.prompt_ids for unit in together],
-            policy=row.policy,
+            policy=policy,
             raw=settings.raw,
             max_tokens=settings.max_tokens,
             temperature=settings.temperature,
             seed=settings.seed,
-            block_size=row.block_size,
-            **row.options,
+            block_size=block_size,
+            **options,
         )
         for generation in generations:
             outputs.append(generation.token_ids)
             committed += [record.committed for record in generation.rounds]
             advance()
     return outputs, committed
-
-
-def _summary(
-    label: str,
-    temperature: float,
-    dtype_name: str,
-    found: Sequence[Difference | None],
-    differences: tuple[Difference, ...],
-    outputs: Sequence[Sequence[int]],
-    committed: Sequence[int],
-) -> TextCheck:
-    verdicts = [Same.IDENTICAL if difference is None else Same(difference.verdict) for difference in found]
-    return TextCheck(
-        policy=label,
-        temperature=temperature,
-        verdict=summarise(verdicts, dtype_name).value,
-        prompts=len(verdicts),
-        near_ties=verdicts.count(Same.NEAR_TIE),
-        different=verdicts.count(Same.DIFFERENT),
-        positions=sum(len(output) for output in outputs),
-        mean_committed=sum(committed) / len(committed) if committed else None,
-        differences=differences,
-    )

@@ -1,14 +1,13 @@
-"""Steps that several commands share: prompt sets, profiles, policies, files to write, progress."""
+"""Steps that several commands share: prompt sets, profiles, policies, files to write."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import UsageError
+from ..files import check_folder
 from .io import notice, read_argument
 
 if TYPE_CHECKING:
@@ -19,19 +18,23 @@ if TYPE_CHECKING:
     from ..prompts.units import Unit
 
 
+Number = TypeVar("Number", int, float)
+
+
 def names(text: str | None) -> list[str]:
     """A list separated by commas."""
     return [] if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def numbers(text: str | None, option: str) -> list[int]:
-    """Whole numbers separated by commas; raises UsageError naming what is none."""
+def numbers(text: str | None, option: str, kind: type[Number] = int) -> list[Number]:
+    """Numbers of one kind separated by commas; raises UsageError naming what is none."""
     found = []
     for name in names(text):
         try:
-            found.append(int(name))
+            found.append(kind(name))
         except ValueError as error:
-            raise UsageError(f"{option} {name!r}: expected whole numbers separated by commas") from error
+            wanted = "whole numbers" if kind is int else "numbers"
+            raise UsageError(f"{option} {name!r}: expected {wanted} separated by commas") from error
     return found
 
 
@@ -91,25 +94,8 @@ def render_units(
 
 def check_parent(path: Path, option: str) -> None:
     """Raise UsageError unless a file can be made at `path`: found out before hours of work, not after."""
-    from ..bench.results import check_folder
-
     if path.is_dir():
         raise UsageError(f"{option} {path}: is a folder, expected a file name")
     if not path.parent.is_dir():
         raise UsageError(f"{option} {path}: no folder {path.parent}")
     check_folder(path.parent)
-
-
-@contextmanager
-def progress(what: str, total: int) -> Iterator[Callable[[], None]]:
-    """A progress bar on standard error, gone when done; nothing where standard error is not a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda: bar.advance(task)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import sys
 from collections.abc import Iterator
@@ -12,6 +10,7 @@ from io import TextIOWrapper
 from typing import Any, TextIO
 
 from ..errors import UsageError
+from ..files import json_line
 
 STDIN_MARK = "-"
 STDOUT = 1
@@ -78,7 +77,7 @@ def stdout_for_results() -> Iterator[TextIO]:
 
 def write_json(value: Any, stream: TextIO | None = None) -> None:
     """Exactly one JSON object and a line end, in ASCII; numbers that are not finite become null."""
-    write(json.dumps(_finite(value), allow_nan=False) + "\n", stream)
+    write(json_line(value), stream)
 
 
 def read_prompt(argument: str) -> str:
@@ -90,12 +89,9 @@ def read_prompt(argument: str) -> str:
 
 def read_argument(argument: str, name: str) -> str:
     """A command-line argument as text, whatever the locale. Raises UsageError if its bytes are not UTF-8."""
-    return argument if _is_text(argument) else _decoded(os.fsencode(argument), name)
-
-
-def _is_text(argument: str) -> bool:
     # Bytes that the locale could not decode arrive as lone surrogates. As `core.is_text`, without its imports at start.
-    return not any("\ud800" <= character <= "\udfff" for character in argument)
+    lone = any("\ud800" <= character <= "\udfff" for character in argument)
+    return _decoded(os.fsencode(argument), name) if lone else argument
 
 
 def _decoded(data: bytes, name: str) -> str:
@@ -103,16 +99,6 @@ def _decoded(data: bytes, name: str) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"{name}: byte 0x{data[error.start]:02x} at offset {error.start} is not UTF-8") from error
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
 
 
 def _one_line(message: str) -> str:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import logging
-import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,18 +65,6 @@ def load_engine(options: LoadOptions) -> Engine:
         live_costs=options.live_costs,
         config=replace(options.config or EngineConfig(), kv_memory=options.kv_memory),
     )
-
-
-@contextmanager
-def waiting_for(what: str) -> Iterator[None]:
-    """Show on a terminal that something takes a while; the line is gone afterwards."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(what, spinner="line"):
-        yield
 
 
 class _Notices(logging.Handler):

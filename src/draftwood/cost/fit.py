@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import nnls
+from scipy.optimize import isotonic_regression, nnls
 
 from ..errors import CostError
 
@@ -27,34 +27,17 @@ class AffineFit:
         return self.raw_slope < 0
 
 
-def pool_adjacent(values: np.ndarray) -> np.ndarray:
-    """Return the non-decreasing (n,) sequence closest to `values` (n,) in least squares.
-
-    Pool adjacent violators: blocks that stand in the wrong order are replaced by their mean.
-    """
-    means: list[float] = []
-    sizes: list[int] = []
-    for value in values:
-        means.append(float(value))
-        sizes.append(1)
-        while len(means) > 1 and means[-2] > means[-1]:
-            mean, size = means.pop(), sizes.pop()
-            means[-1] = (means[-1] * sizes[-1] + mean * size) / (sizes[-1] + size)
-            sizes[-1] += size
-    return np.repeat(np.asarray(means, np.float64), sizes)
-
-
 def monotone(values: np.ndarray, spread: np.ndarray | None = None) -> np.ndarray:
     """Return the isotonic fit of `values` (n,), keeping dips that the measurement's spread does not explain.
 
     A drop larger than the larger `spread` (n,) of its two ends is real (a kernel that gets faster at a tile edge), so
     each side of it is fitted on its own. Without spreads every drop counts as noise.
     """
-    if spread is None or len(values) < 2:
-        return pool_adjacent(values)
+    if spread is None:
+        spread = np.full(len(values), np.inf)
     real_drop = values[:-1] - values[1:] > np.maximum(spread[:-1], spread[1:])
     parts = np.split(values, np.flatnonzero(real_drop) + 1)
-    return np.concatenate([pool_adjacent(part) for part in parts])
+    return np.concatenate([isotonic_regression(part).x for part in parts])
 
 
 def convex(rows: np.ndarray, values: np.ndarray) -> np.ndarray:

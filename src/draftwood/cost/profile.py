@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import CostError
+from ..files import write_file
 from . import schema
 from .curve import CURVES
 from .fit import AffineFit, affine
@@ -127,15 +127,8 @@ class CostProfile:
 
     def save(self, path: str | Path) -> None:
         """Write the file in one step: it is never seen half written. Raises CostError on NaN or a bad folder."""
-        path = Path(path)
         text = json.dumps(CostProfile.from_json(self.to_json()).to_json(), allow_nan=False, indent=1)
-        partial = path.with_name(f"{path.name}.{os.getpid()}.part")
-        try:
-            partial.write_text(text + "\n", encoding="utf-8")
-            os.replace(partial, path)
-        except OSError as error:
-            partial.unlink(missing_ok=True)
-            raise CostError(f"{path}: cannot be written ({error.strerror})") from error
+        write_file(path, text + "\n", CostError)
 
     def check_identity(self, here: Identity, allow_stale: bool = False) -> tuple[str, ...]:
         """Return the fields in which this profile's identity differs from `here`, empty when it is the same.

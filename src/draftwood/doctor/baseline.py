@@ -18,6 +18,7 @@ import numpy as np
 
 from ..draft.dflash import DFlashDrafter
 from ..errors import UsageError
+from ..files import write_file
 from .forced import ForcedText, Position, Scores
 
 SCHEMA = 1
@@ -41,6 +42,39 @@ class Baseline:
     logp: tuple[np.ndarray, ...]
     """(positions,) float64 a text."""
 
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Baseline:
+        """Build from parsed JSON; raises KeyError, TypeError, ValueError or IndexError for a malformed document."""
+        block_size = int(document["block_size"])
+        texts, hits, logp = [], [], []
+        for row in document["texts"]:
+            text = ForcedText(tuple(int(token) for token in row["ids"]), int(row["prompt_len"]))
+            count = len(text.ids) - (block_size - 1) - text.prompt_len
+            bits = np.array(row["hits"], dtype=np.int64)
+            values = np.array(row["logp"], dtype=np.float64)
+            if text.prompt_len < 1 or count < 1 or bits.shape != (count,) or values.shape != (count,):
+                raise ValueError(
+                    f"a text of {len(text.ids)} ids with {len(bits)} hits and {len(values)} log-probabilities"
+                )
+            if not all(math.isfinite(value) and value <= 0 for value in values):
+                raise ValueError("a log-probability above 0 or not finite")
+            texts.append(text)
+            hits.append((bits[:, None] >> np.arange(block_size - 1) & 1).astype(bool))
+            logp.append(values)
+        if not texts:
+            raise ValueError("no texts")
+        return cls(
+            target=str(document["target"]),
+            dtype=str(document["dtype"]),
+            block_size=block_size,
+            mask_token_id=int(document["mask_token_id"]),
+            target_layer_ids=tuple(int(layer) for layer in document["target_layer_ids"]),
+            rope=dict(document["rope"]),
+            texts=tuple(texts),
+            hits=tuple(hits),
+            logp=tuple(logp),
+        )
+
     @property
     def depth(self) -> int:
         """Depths that were scored."""
@@ -59,6 +93,30 @@ class Baseline:
         """Hits (positions, depths) and mean log-probabilities (positions,) at these places."""
         rows = [(place.text, place.start - self.texts[place.text].prompt_len) for place in places]
         return np.stack([self.hits[t][r] for t, r in rows]), np.array([self.logp[t][r] for t, r in rows])
+
+    def to_json(self) -> dict[str, Any]:
+        """The document that `from_json` reads."""
+        weights = 1 << np.arange(self.depth)
+        return {
+            "schema": SCHEMA,
+            "target": self.target,
+            "dtype": self.dtype,
+            "block_size": self.block_size,
+            "mask_token_id": self.mask_token_id,
+            "target_layer_ids": list(self.target_layer_ids),
+            "rope": dict(self.rope),
+            "positions": sum(len(logp) for logp in self.logp),
+            "hit_rate": [round(float(rate), 4) for rate in self.hit_rate()],
+            "texts": [
+                {
+                    "prompt_len": text.prompt_len,
+                    "ids": list(text.ids),
+                    "hits": (hits @ weights).tolist(),
+                    "logp": logp.tolist(),
+                }
+                for text, hits, logp in zip(self.texts, self.hits, self.logp, strict=True)
+            ],
+        }
 
 
 def baseline_path(drafter: DFlashDrafter) -> Path:
@@ -87,40 +145,9 @@ def make_baseline(
     )
 
 
-def to_json(baseline: Baseline) -> dict[str, Any]:
-    """The document that `read_baseline` reads."""
-    weights = 1 << np.arange(baseline.depth)
-    return {
-        "schema": SCHEMA,
-        "target": baseline.target,
-        "dtype": baseline.dtype,
-        "block_size": baseline.block_size,
-        "mask_token_id": baseline.mask_token_id,
-        "target_layer_ids": list(baseline.target_layer_ids),
-        "rope": dict(baseline.rope),
-        "positions": sum(len(logp) for logp in baseline.logp),
-        "hit_rate": [round(float(rate), 4) for rate in baseline.hit_rate()],
-        "texts": [
-            {
-                "prompt_len": text.prompt_len,
-                "ids": list(text.ids),
-                "hits": (hits @ weights).tolist(),
-                "logp": logp.tolist(),
-            }
-            for text, hits, logp in zip(baseline.texts, baseline.hits, baseline.logp, strict=True)
-        ],
-    }
-
-
 def write_baseline(baseline: Baseline, path: Path) -> None:
     """Write the file whole or not at all. Raises UsageError when it cannot be written."""
-    partial = path.with_name(f"{path.name}.part")
-    try:
-        partial.write_text(json.dumps(to_json(baseline), allow_nan=False) + "\n", encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise UsageError(f"{path}: cannot be written ({error.strerror})") from error
+    write_file(path, json.dumps(baseline.to_json(), allow_nan=False) + "\n", UsageError)
 
 
 def read_baseline(path: Path, vocab_size: int) -> Baseline:
@@ -135,7 +162,7 @@ def read_baseline(path: Path, vocab_size: int) -> Baseline:
         found = document.get("schema") if isinstance(document, dict) else None
         raise UsageError(f"{path}: baseline schema {found!r}, expected {SCHEMA}")
     try:
-        baseline = _parse(document)
+        baseline = Baseline.from_json(document)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise UsageError(f"{path}: malformed baseline ({type(error).__name__}: {error})") from error
     outside = [token for text in baseline.texts for token in text.ids if not 0 <= token < vocab_size]
@@ -144,33 +171,3 @@ def read_baseline(path: Path, vocab_size: int) -> Baseline:
             f"{path}: token id {outside[0]}, expected 0 to {vocab_size - 1}: the baseline of another model"
         )
     return baseline
-
-
-def _parse(document: Mapping[str, Any]) -> Baseline:
-    block_size = int(document["block_size"])
-    texts, hits, logp = [], [], []
-    for row in document["texts"]:
-        text = ForcedText(tuple(int(token) for token in row["ids"]), int(row["prompt_len"]))
-        count = len(text.ids) - (block_size - 1) - text.prompt_len
-        bits = np.array(row["hits"], dtype=np.int64)
-        values = np.array(row["logp"], dtype=np.float64)
-        if text.prompt_len < 1 or count < 1 or bits.shape != (count,) or values.shape != (count,):
-            raise ValueError(f"a text of {len(text.ids)} ids with {len(bits)} hits and {len(values)} log-probabilities")
-        if not all(math.isfinite(value) and value <= 0 for value in values):
-            raise ValueError("a log-probability above 0 or not finite")
-        texts.append(text)
-        hits.append((bits[:, None] >> np.arange(block_size - 1) & 1).astype(bool))
-        logp.append(values)
-    if not texts:
-        raise ValueError("no texts")
-    return Baseline(
-        target=str(document["target"]),
-        dtype=str(document["dtype"]),
-        block_size=block_size,
-        mask_token_id=int(document["mask_token_id"]),
-        target_layer_ids=tuple(int(layer) for layer in document["target_layer_ids"]),
-        rope=dict(document["rope"]),
-        texts=tuple(texts),
-        hits=tuple(hits),
-        logp=tuple(logp),
-    )

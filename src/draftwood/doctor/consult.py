@@ -12,7 +12,7 @@ from ..engine import Engine
 from ..errors import UsageError
 from ..models.hf import HFTarget
 from ..models.text import TextCodec
-from ..prompts.sets import BUNDLED_SETS, load_prompts
+from ..prompts.sets import BUNDLED_SETS, in_turn, load_prompts
 from .baseline import Baseline, make_baseline
 from .examine import ERRORS, POSITIONS, Diagnosis, examine, needed_layers, spread_positions
 from .forced import ForcedText, block_positions, read_texts, score, vocabulary_of
@@ -69,7 +69,10 @@ def consult(
     pair = pair_of(engine, baseline)
     advance("texts")
     texts = baseline.texts if baseline is not None else answers(engine, how)
-    chosen = _enough(texts, pair.drafter.block_size - 1, how.positions)
+    # As many texts as hold twice the positions asked for: neighbours tell less than strangers.
+    chosen: list[ForcedText] = []
+    while len(chosen) < len(texts) and len(block_positions(chosen, pair.drafter.block_size - 1)) < 2 * how.positions:
+        chosen.append(texts[len(chosen)])
     sample = read_texts(pair.target, chosen, needed_layers(pair), vocabulary_of(texts))
     found = examine(pair, sample, baseline=baseline, positions=how.positions, advance=advance)
 
@@ -158,20 +161,9 @@ def with_thinking(
     return replace(found, notes=(*found.notes, note))
 
 
-def _enough(texts: Sequence[ForcedText], depth: int, positions: int) -> tuple[ForcedText, ...]:
-    """The texts, as many as hold twice the positions asked for: neighbours tell less than strangers."""
-    kept: list[ForcedText] = []
-    for text in texts:
-        kept.append(text)
-        if len(block_positions(kept, depth)) >= 2 * positions:
-            break
-    return tuple(kept)
-
-
 def _prompts(count: int) -> list[str]:
     """The first prompts of each bundled set, in turn."""
-    sets = [load_prompts(name, count).prompts for name in BUNDLED_SETS]
-    return [prompts[at].text for at in range(count) for prompts in sets if at < len(prompts)]
+    return [prompt.text for _, prompt in in_turn([load_prompts(name, count) for name in BUNDLED_SETS])]
 
 
 def _codec(engine: Engine) -> TextCodec:

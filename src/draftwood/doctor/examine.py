@@ -8,7 +8,6 @@ neighbouring positions, which are alike.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -104,8 +103,7 @@ def examine(
     now = score(pair.as_loaded(), sample, places, pair.drafter.block_size)
     agreement = float(np.concatenate(sample.agrees).mean())
     expected, shortfall = _against(baseline, places, now)
-    chance = _chance(sample)
-    notes = _notes(pair, agreement)
+    chance = sample.chance()
     well = shortfall is not None and not shortfall.counts
     tried = () if well else tuple(_try_all(pair, sample, places, now, advance))
     target = _target_finding(pair, baseline, agreement, shortfall, places, expected, now)
@@ -113,7 +111,11 @@ def examine(
         tried = (target, *tried)
     fault, detail = _verdict(tried, now, chance, shortfall, well=well)
     if fault is None and baseline is not None and pair.drafter.block_size > baseline.block_size:
-        fault, detail = "block size", _beyond_baseline(pair, baseline, now, shortfall)
+        # It contradicts the baseline, whether or not the first rows suffer much from it.
+        fault, sizes = "block size", f"block_size {baseline.block_size} instead of {pair.drafter.block_size}"
+        harm = f", the others lose {shortfall.mean:.3f} nats ({shortfall.errors:.1f} errors)" if shortfall else ""
+        detail = f"{sizes}: the checkpoint was measured with {baseline.block_size}; the rows beyond hit "
+        detail += f"{now.hit[:, baseline.depth :].mean():.3f}{harm}"
     return Diagnosis(
         fault=fault,
         detail=detail,
@@ -124,7 +126,7 @@ def examine(
         shortfall=shortfall,
         agreement=agreement,
         tried=tried,
-        notes=notes,
+        notes=_notes(pair, agreement),
     )
 
 
@@ -190,14 +192,10 @@ def _try_all(
         # Of the prime suspect both repairs, because close ones (two rope bases) look alike at few positions.
         full = [(*measured(repair, 1), repair) for _, repair in (looks if rank == 0 else looks[:1])]
         found, gain, repair = max(full, key=lambda one: one[1].mean)
-        findings.append(_finding(repair, gain, found, now, len(places)))
+        depth = min(found.hit.shape[1], now.hit.shape[1])
+        hit_gain = float(found.hit[:, :depth].mean() - now.hit[:, :depth].mean())
+        findings.append(Finding(repair.suspect, repair.what, gain, hit_gain, len(places)))
     return findings
-
-
-def _finding(repair: Repair, gain: Gain, found: Scores, now: Scores, positions: int) -> Finding:
-    depth = min(found.hit.shape[1], now.hit.shape[1])
-    hit_gain = float(found.hit[:, :depth].mean() - now.hit[:, :depth].mean())
-    return Finding(repair.suspect, repair.what, gain, hit_gain, positions)
 
 
 def _against(
@@ -261,21 +259,6 @@ def _verdict(
     if first.mean() - chance <= ERRORS * error:
         return "unexplained", f"no better than chance ({first.mean():.3f} at depth 1), and no suspect explains it"
     return None, "better than chance, and no other reading of the checkpoint does better"
-
-
-def _beyond_baseline(pair: PairView, baseline: Baseline, now: Scores, shortfall: Gain | None) -> str:
-    """A block above the measured one contradicts the baseline, whether or not the first rows suffer much from it."""
-    deep = now.hit[:, baseline.depth :].mean()
-    harm = "" if shortfall is None else f", the others lose {shortfall.mean:.3f} nats ({shortfall.errors:.1f} errors)"
-    return (
-        f"block_size {baseline.block_size} instead of {pair.drafter.block_size}: the checkpoint was measured with "
-        f"{baseline.block_size}; the rows beyond hit {deep:.3f}{harm}"
-    )
-
-
-def _chance(sample: Sample) -> float:
-    tokens = Counter(token for text in sample.texts for token in text.ids[text.prompt_len :])
-    return tokens.most_common(1)[0][1] / tokens.total()
 
 
 def _notes(pair: PairView, agreement: float) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ drafter sees the target's states of all earlier tokens, as in a round, whatever 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -48,6 +49,11 @@ class Sample:
     vocabulary: tuple[int, ...]
     """The tokens among which log-probabilities are taken, ascending; all of the texts' are in it."""
 
+    def chance(self) -> float:
+        """Hit rate of always drafting the commonest token of the answers."""
+        tokens = Counter(token for text in self.texts for token in text.ids[text.prompt_len :])
+        return tokens.most_common(1)[0][1] / tokens.total()
+
     def taps(self, text: int, layers: Sequence[int], rows: slice) -> torch.Tensor:
         """(rows, taps * h) states of these layers, side by side."""
         columns = [self.layers.index(layer) for layer in layers]
@@ -88,6 +94,7 @@ def vocabulary_of(texts: Iterable[ForcedText]) -> tuple[int, ...]:
     return tuple(sorted({token for text in texts for token in text.ids}))
 
 
+@torch.inference_mode()
 def read_texts(
     target: TargetModel, texts: Sequence[ForcedText], layers: Sequence[int], vocabulary: Sequence[int] | None = None
 ) -> Sample:
@@ -96,11 +103,17 @@ def read_texts(
     `vocabulary` is that of a larger collection, when log-probabilities are compared with those of all its texts.
     """
     kept = tuple(sorted(set(layers)))
-    states, agrees = [], []
+    spec, states, agrees = target.spec, [], []
     for text in texts:
-        read, chosen = _read(target, text, kept)
-        states.append(read)
-        agrees.append(chosen == np.array(text.ids[text.prompt_len :]))
+        rows, answer = len(text.ids), text.prompt_len - 1
+        pool = KVPool(spec.layers, kv_rows=rows, dtype=spec.dtype, device=spec.device)
+        pool.open(0, rows)
+        ids, staged = np.array(text.ids, np.int64), pool.reserve(0, rows)
+        whole = RequestRows(0, ids, np.arange(rows), 0, (), staged, Visibility.CAUSAL, logits_from=answer, taps=True)
+        taps = torch.empty(rows, len(kept) * spec.hidden_size, dtype=spec.dtype, device=spec.device)
+        logits = target.forward(build([whole]), pool, kept, taps)
+        states.append(taps.view(rows, len(kept), -1))
+        agrees.append(logits[:-1].argmax(dim=-1).cpu().numpy() == ids[text.prompt_len :])
     known = tuple(vocabulary) if vocabulary is not None else vocabulary_of(texts)
     return Sample(tuple(texts), kept, tuple(states), tuple(agrees), known)
 
@@ -125,19 +138,6 @@ def score(trial: Trial, sample: Sample, places: Sequence[Position], block_size: 
     labels = np.array([[sample.texts[place.text].ids[place.start + depth] for depth in depths] for place in places])
     states = torch.cat(list(_block_states(trial, sample, places, block_size)))  # (positions, B, h)
     return _scores(trial.drafter, states[:, depths - trial.row_shift], labels, sample)
-
-
-@torch.inference_mode()
-def _read(target: TargetModel, text: ForcedText, layers: Sequence[int]) -> tuple[torch.Tensor, np.ndarray]:
-    """States (L, layers, h), and the target's choice for every answer token."""
-    spec, rows = target.spec, len(text.ids)
-    pool = KVPool(spec.layers, kv_rows=rows, dtype=spec.dtype, device=spec.device)
-    pool.open(0, rows)
-    ids, staged, answer = np.array(text.ids, np.int64), pool.reserve(0, rows), text.prompt_len - 1
-    whole = RequestRows(0, ids, np.arange(rows), 0, (), staged, Visibility.CAUSAL, logits_from=answer, taps=True)
-    taps = torch.empty(rows, len(layers) * spec.hidden_size, dtype=spec.dtype, device=spec.device)
-    logits = target.forward(build([whole]), pool, layers, taps)
-    return taps.view(rows, len(layers), -1), logits[:-1].argmax(dim=-1).cpu().numpy()
 
 
 def _block_states(trial: Trial, sample: Sample, places: Sequence[Position], block_size: int) -> Iterator[torch.Tensor]:
@@ -185,7 +185,9 @@ def _scores(drafter: DFlashDrafter, states: torch.Tensor, labels: np.ndarray, sa
     column = torch.searchsorted(seen, wanted)[:, None]
     target = drafter.target  # the head that it really uses, whoever else it may belong to
     if isinstance(target, HFTarget):
-        logits = _head_columns(target, flat, seen)  # (n, seen)
+        output = target.model.get_output_embeddings()  # the rows of its matrix that belong to these tokens
+        bias = None if output.bias is None else output.bias[seen]
+        logits = F.linear(flat.to(output.weight.dtype), output.weight[seen], bias)  # (n, seen)
     else:
         logits = torch.cat([target.head(part)[:, seen] for part in torch.split(flat, _HEAD_ROWS)])
     logits = logits.float()
@@ -194,10 +196,3 @@ def _scores(drafter: DFlashDrafter, states: torch.Tensor, labels: np.ndarray, sa
     for part in torch.split(torch.nonzero(hit)[:, 0], _HEAD_ROWS):
         hit[part] = target.head(flat[part]).argmax(dim=-1) == wanted[part]
     return Scores(hit.view(labels.shape).cpu().numpy(), logp.view(labels.shape).double().cpu().numpy())
-
-
-def _head_columns(target: HFTarget, flat: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
-    """Logits (n, seen) of a few tokens: the rows of the output matrix that belong to them."""
-    output = target.model.get_output_embeddings()
-    bias = None if output.bias is None else output.bias[seen]
-    return F.linear(flat.to(output.weight.dtype), output.weight[seen], bias)

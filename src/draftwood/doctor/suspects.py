@@ -6,7 +6,7 @@ elsewhere. A new suspect is a function and a line in SUSPECTS.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -110,10 +110,16 @@ def mask_id(pair: PairView) -> list[Repair]:
     """Other tokens that could stand for an unknown one; of those with nearly one embedding the first."""
     now, target = pair.drafter.config.mask_token_id, pair.target
     assert now is not None
+    candidates: list[int | None] = [pair.hints.get("mask_token_id")]
+    if pair.tokenizer is not None:
+        own, vocabulary = pair.tokenizer, pair.tokenizer.get_vocab()
+        candidates += [own.mask_token_id, *(vocabulary.get(token) for token in MASK_TOKENS), len(own)]
+        candidates += [own.pad_token_id, own.unk_token_id, own.eos_token_id, own.bos_token_id]
+    candidates += [now - 1, now + 1, 0, target.spec.embedding_rows - 1]
     seen = [target.embed(torch.tensor([now], device=target.spec.device))]
     repairs = []
-    for token in _mask_candidates(pair, now):
-        if not 0 <= token < target.spec.embedding_rows:
+    for token in dict.fromkeys(candidates):
+        if token is None or not 0 <= token < target.spec.embedding_rows:
             continue
         row = target.embed(torch.tensor([token], device=target.spec.device))
         if any(float((row - other).norm()) < SAME_EMBEDDING * float(other.norm()) for other in seen):
@@ -173,17 +179,6 @@ def block_size(pair: PairView) -> list[Repair]:
 
 
 SUSPECTS: tuple[Callable[[PairView], list[Repair]], ...] = (taps, mask_id, rope, row_convention, head, block_size)
-
-
-def _mask_candidates(pair: PairView, now: int) -> Iterable[int]:
-    tokenizer = pair.tokenizer
-    found: list[int | None] = [pair.hints.get("mask_token_id")]
-    if tokenizer is not None:
-        vocabulary = tokenizer.get_vocab()
-        found += [tokenizer.mask_token_id, *(vocabulary.get(token) for token in MASK_TOKENS), len(tokenizer)]
-        found += [tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id]
-    found += [now - 1, now + 1, 0, pair.target.spec.embedding_rows - 1]
-    return dict.fromkeys(token for token in found if token is not None)
 
 
 def _short(parameters: Mapping[str, Any]) -> str:

@@ -36,6 +36,11 @@ class Measured(NamedTuple):
     texts: np.ndarray
     """(positions,) number of the text of each position."""
 
+    def text_means(self) -> np.ndarray:
+        """(texts,) mean log-probability of each text."""
+        logp = self.scores.logp.mean(axis=1)
+        return np.array([logp[self.texts == text].mean() for text in np.unique(self.texts)])
+
 
 def open_tag(rendered: str) -> tuple[str, str] | None:
     """The thinking tags that a rendered prompt leaves open; None when it opens none."""
@@ -69,14 +74,9 @@ def thinking_finding(
     if closed is None:
         return None
     now, repaired = measure([codec.encode(prompt) for prompt in prompts]), measure(closed)
-    means = [_by_text(one) for one in (now, repaired)]
+    means = now.text_means(), repaired.text_means()
     error = float(np.sqrt(sum(np.var(mean, ddof=1) / len(mean) for mean in means)))
     gain = Gain(float(means[1].mean() - means[0].mean()), error)
     hit_gain = float(repaired.scores.hit.mean() - now.scores.hit.mean())
     repair = "the template opens a thought although thinking is off: an empty thought behind the prompt"
     return Finding("thinking mode", repair, gain, hit_gain, len(now.texts))
-
-
-def _by_text(measured: Measured) -> np.ndarray:
-    logp = measured.scores.logp.mean(axis=1)
-    return np.array([logp[measured.texts == text].mean() for text in np.unique(measured.texts)])

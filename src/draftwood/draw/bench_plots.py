@@ -12,7 +12,8 @@ from ..bench.plan import CHAIN, PLAIN
 from ..bench.runner import Sample
 from ..bench.session import BenchRun
 from ..bench.summary import OVERALL, Line
-from .trees import write_whole
+from ..errors import UsageError
+from ..files import write_file
 
 MARKERS = "osD^vPX*<>"
 LINES = ("-", "--", "-.", ":")
@@ -38,8 +39,13 @@ def save_plots(run: BenchRun, samples: Sequence[Sample], folder: Path) -> list[P
             "stages": stage_bars(lines),
         }
         for name, figure in made.items():
-            if figure is not None:
-                written += [_save(figure, folder / f"{name}{stem}.{kind}", kind) for kind in FORMATS]
+            if figure is None:
+                continue
+            for kind in FORMATS:
+                data = io.BytesIO()
+                figure.savefig(data, format=kind, dpi=144)
+                written.append(folder / f"{name}{stem}.{kind}")
+                write_file(written[-1], data.getvalue(), UsageError)
     return written
 
 
@@ -137,10 +143,3 @@ def _figure() -> tuple[Any, Any]:
     axes = figure.add_subplot()
     axes.grid(alpha=0.3)
     return figure, axes
-
-
-def _save(figure: Any, path: Path, kind: str) -> Path:
-    data = io.BytesIO()
-    figure.savefig(data, format=kind, dpi=144)
-    write_whole(path, data.getvalue())
-    return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from ..cost.profile import CAST_CONTEXT, CostProfile
 from ..errors import UsageError
+from ..files import write_file
 
 DPI = 144
 _MARKERS = "osD^vPX*"
@@ -52,8 +54,13 @@ def plot_costs(profile: CostProfile, path: Path, *, width: int | None = None) ->
     axes.set_ylim(bottom=0)
     axes.grid(True, color="0.9")
     axes.legend(loc="upper left", fontsize=8, framealpha=0.9)
-    figure.suptitle(_title(profile), fontsize=9)
-    figure.savefig(path, format="png", metadata={"Title": "Cost profile"})
+    here, title = profile.identity, profile.source or "cost profile"
+    if here is not None:
+        title = f"{here.device}, threads {here.threads}, {here.dtype}, {here.attention} attention"
+    figure.suptitle(title, fontsize=9)
+    data = io.BytesIO()
+    figure.savefig(data, format="png", metadata={"Title": "Cost profile"})
+    write_file(path, data.getvalue())
 
 
 def _draw_context(axes: Any, profile: CostProfile, at: int, every: np.ndarray, marker: str, grey: str) -> None:
@@ -98,10 +105,3 @@ def _curve(profile: CostProfile, context: int, curve: str, last: int) -> np.ndar
     costs = profile.round_cost(1, context, max_nodes=last - 1, curve=curve)
     curve_ms: np.ndarray = (costs.round_s - costs.draft_s) * 1e3
     return curve_ms
-
-
-def _title(profile: CostProfile) -> str:
-    if profile.identity is None:
-        return profile.source or "cost profile"
-    here = profile.identity
-    return f"{here.device}, threads {here.threads}, {here.dtype}, {here.attention} attention"

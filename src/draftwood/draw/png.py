@@ -6,7 +6,7 @@ import io
 from typing import Any
 
 from ..errors import UsageError
-from .trees import BOX_HEIGHT, BOX_WIDTH, FOOT, MARGIN, Box, edges, lay_out, visible_title
+from .layout import BOX_HEIGHT, BOX_WIDTH, FOOT, MARGIN, Box, edges, lay_out, visible_title
 from .views import SHOWN_NODES, TreeView
 
 DPI = 144

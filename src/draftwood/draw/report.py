@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from html import escape
-from pathlib import Path
 
+from ..errors import UsageError
+from ..files import write_file
+from .layout import visible_title
 from .report_assets import PAGE_CSS, PAGE_JS
-from .trees import TREE_CSS, draw_svg, visible_title, write_whole
+from .trees import TREE_CSS, draw_svg
 from .views import RoundView, visible
 
 HUES = 6
@@ -35,23 +37,27 @@ def html_report(
     """
     heading = escape(visible_title(title))
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+    rows = [(escape(visible_title(name)), escape(visible_title(value))) for name, value in (facts or {}).items()]
+    table = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in rows)
+    table = f"<table>{table}</table>" if rows else ""
+    shown = [_round_parts(item) for item in rounds]
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width,initial-scale=1">',
         f"<title>{heading}</title><style>{PAGE_CSS}{TREE_CSS}</style></head><body>",
-        f"<header><h1>{heading}</h1>{_facts(facts or {})}</header>",
+        f"<header><h1>{heading}</h1>{table}</header>",
         f"<section><h2>Prompt</h2><pre>{_running_text(prompt)}</pre></section>" if prompt else "",
         "<section><h2>Text by round</h2>",
         '<p class="hint">Click a round, or use Tab, arrow keys and Enter, to see its tree.</p>',
         f'<pre id="text"><span class="first" title="token of the prefill">{_running_text(first_text)}</span>',
-        *(_span(item) for item in rounds),
+        *(span for span, _ in shown),
         "</pre></section>",
         f"<section><h2>Rounds</h2>{_charts(rounds)}</section>",
         '<section><h2>Tree</h2><p><button id="back">&lsaquo; previous</button> ',
         '<button id="next">next &rsaquo;</button></p>',
         '<div id="tree" aria-live="polite" tabindex="0"><p>No round chosen.</p></div></section>',
-        *(f'<template id="round-{item.index}">{_panel(item)}</template>' for item in rounds),
+        *(panel for _, panel in shown),
         "<noscript><p>Trees need JavaScript; this page loads nothing from elsewhere.</p></noscript>",
         f"<script>{PAGE_JS}</script></body></html>\n",
     ]
@@ -60,15 +66,7 @@ def html_report(
 
 def save_report(path: str | os.PathLike[str], page: str) -> None:
     """Write the page, whole or not at all; raises `UsageError` if the folder cannot be written."""
-    write_whole(Path(path), page.encode("utf-8", "backslashreplace"))
-
-
-def _facts(facts: Mapping[str, str]) -> str:
-    rows = "".join(
-        f"<tr><th>{escape(visible_title(name))}</th><td>{escape(visible_title(value))}</td></tr>"
-        for name, value in facts.items()
-    )
-    return f"<table>{rows}</table>" if rows else ""
+    write_file(path, page.encode("utf-8", "backslashreplace"), UsageError)
 
 
 def _running_text(text: str) -> str:
@@ -84,15 +82,13 @@ def _running_text(text: str) -> str:
     return "".join(pieces)
 
 
-def _span(item: RoundView) -> str:
+def _round_parts(item: RoundView) -> tuple[str, str]:
+    """What the round added to the text, as a button, and the panel that it opens."""
     label = escape(f"round {item.index}: {item.committed} committed, {item.rows} rows")
-    return (
+    span = (
         f'<span class="round h{item.index % HUES}" role="button" tabindex="0" data-round="{item.index}" '
         f'aria-label="{label}: {escape(visible(item.text))}" title="{label}">{_running_text(item.text)}</span>'
     )
-
-
-def _panel(item: RoundView) -> str:
     kind = "drafted" if item.drafted else "did not draft"
     time = "" if item.seconds is None else f", {item.seconds * 1e3:.1f} ms"
     head = (
@@ -102,7 +98,7 @@ def _panel(item: RoundView) -> str:
     tree = "<p>The tree of this round was not kept.</p>"
     if item.tree is not None:
         tree = draw_svg(item.tree, title=f"Draft tree of round {item.index}", styled=False)
-    return f"<p>{escape(head)}</p><div>{tree}</div>"
+    return span, f'<template id="round-{item.index}"><p>{escape(head)}</p><div>{tree}</div></template>'
 
 
 def _charts(rounds: Sequence[RoundView]) -> str:

@@ -38,12 +38,8 @@ def watch_generation(
     seen: list[SeenRound] = []
     with engine.loop.watching(watch_rounds(seen.append), timing=True):
         (request,) = engine.run([engine.make_request(prompt_ids, policy, options)])
-    return _views(engine.output(request), seen, engine.codec)
-
-
-def _views(generation: RequestOutput, seen: list[SeenRound], codec: TextCodec | None) -> ShownGeneration:
-    text_of = token_text(codec)
-    push = codec.stream().push if codec is not None else lambda ids: "".join(text_of(token) for token in ids)
+    generation, text_of = engine.output(request), token_text(engine.codec)
+    push = engine.codec.stream().push if engine.codec is not None else lambda ids: "".join(map(text_of, ids))
     first_text = push(generation.token_ids[:1])
     rounds, start = [], 1
     for index, item in enumerate(seen):

@@ -8,17 +8,14 @@ rejection a dashed frame and a cross, all else a thin frame.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
 from ..errors import UsageError
+from ..files import write_file
+from .layout import BOX_HEIGHT, BOX_WIDTH, FOOT, MARGIN, children_of, edges, lay_out, visible_title
+from .png import draw_png
 from .views import SHOWN_NODES, TreeView, shown_nodes, visible
-
-BOX_WIDTH, BOX_HEIGHT = 112, 34
-COLUMN, ROW = 136, 42
-MARGIN, FOOT = 14, 58
-TOKEN_CHARS = 13
 
 TREE_CSS = (
     ".dw-tree text{font-family:ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;font-size:12px;fill:#111}"
@@ -35,67 +32,6 @@ TREE_CSS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
-    """Where a node is drawn, in pixels, and what stands in it."""
-
-    node: int
-    parent: int
-    left: int
-    top: int
-    kind: str
-    """`root`, `ok` (accepted), `no` (first rejection) or empty."""
-    token: str
-    note: str
-    """Probability and rank."""
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """A tree laid out on a page."""
-
-    boxes: tuple[Box, ...]
-    """In node order."""
-    width: int
-    height: int
-    footer: tuple[str, ...]
-
-
-def lay_out(view: TreeView, limit: int = SHOWN_NODES) -> Layout:
-    """Boxes of the shown nodes: a leaf has a line of its own, a parent stands on the line of its best child."""
-    shown = shown_nodes(view, limit)
-    children = children_of(view, shown.nodes)
-    depth, line, lines = {0: 0}, {}, 0
-    stack = [0]
-    while stack:
-        node = stack.pop()
-        if not children[node]:
-            at = node
-            while at not in line:
-                line[at] = lines
-                at = view.parent[at] if at and children[view.parent[at]][0] == at else at
-            lines += 1
-        for child in reversed(children[node]):
-            depth[child] = depth[node] + 1
-            stack.append(child)
-    boxes = tuple(_box(view, node, MARGIN + COLUMN * depth[node], MARGIN + ROW * line[node]) for node in shown.nodes)
-    width = max(2 * MARGIN + COLUMN * max(depth.values()) + BOX_WIDTH, 480)
-    return Layout(boxes, width, 2 * MARGIN + ROW * lines + FOOT, _footer(view, shown.hidden))
-
-
-def children_of(view: TreeView, nodes: tuple[int, ...]) -> dict[int, list[int]]:
-    """Children among `nodes`, best first."""
-    children: dict[int, list[int]] = {node: [] for node in nodes}
-    for node in nodes[1:]:
-        children[view.parent[node]].append(node)
-    return children
-
-
-def edges(layout: Layout) -> list[Box]:
-    """Boxes with an edge to their parent, those that mean something last, so that nothing is drawn over them."""
-    return sorted((box for box in layout.boxes if box.parent >= 0), key=lambda box: box.kind != "")
-
-
 def draw_svg(view: TreeView, *, title: str = "Draft tree", limit: int = SHOWN_NODES, styled: bool = True) -> str:
     """The tree as one SVG element; `styled` puts `TREE_CSS` inside, so that the file stands alone."""
     layout = lay_out(view, limit)
@@ -108,8 +44,20 @@ def draw_svg(view: TreeView, *, title: str = "Draft tree", limit: int = SHOWN_NO
         f"<style>{TREE_CSS}</style>" if styled else "",
         f'<rect class="paper" width="{layout.width}" height="{layout.height}"/>',
     ]
-    parts += [_svg_edge(place[box.parent], box) for box in edges(layout)]
-    parts += [_svg_box(view, box) for box in layout.boxes]
+    for box in edges(layout):
+        above = place[box.parent]
+        x0, y0 = above.left + BOX_WIDTH, above.top + BOX_HEIGHT // 2
+        kind = f' class="{box.kind}"' if box.kind else ""
+        parts.append(f'<path{kind} d="M{x0} {y0}H{(x0 + box.left) // 2}V{box.top + BOX_HEIGHT // 2}H{box.left}"/>')
+    for box in layout.boxes:
+        mark = {"ok": "✓ ", "no": "✗ "}.get(box.kind, "")
+        hint = f"{visible(view.tokens[box.node])} · {box.note} · path {view.prob_path[box.node]:.3g}"
+        parts.append(
+            f'<g class="{box.kind or "node"}"><title>{escape(hint)}</title>'
+            f'<rect x="{box.left}" y="{box.top}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="4"/>'
+            f'<text class="token" x="{box.left + 7}" y="{box.top + 15}">{escape(box.token)}</text>'
+            f'<text class="small" x="{box.left + 7}" y="{box.top + 28}">{mark}{escape(box.note)}</text></g>'
+        )
     top = layout.height - FOOT + 12
     parts += [
         f'<text class="small" x="{MARGIN}" y="{top + 16 * number}">{escape(line)}</text>'
@@ -131,7 +79,7 @@ def draw_text(view: TreeView, *, ascii_only: bool = False, limit: int = SHOWN_NO
         node, indent, last = stack.pop()
         mark = tick if node in ok else cross if node == no else " "
         token = visible(view.tokens[node], ascii_only=ascii_only)
-        lines.append(f"{indent}{corner if last else tee}{dash}{mark} {token}  {_note(view, node)}")
+        lines.append(f"{indent}{corner if last else tee}{dash}{mark} {token}  {view.note(node)}")
         below = children[node]
         deeper = indent + ("  " if last else f"{bar} ")
         stack += [(child, deeper, child == below[-1]) for child in reversed(below)]
@@ -153,70 +101,7 @@ def save_picture(view: TreeView, path: str | os.PathLike[str], *, title: str = "
     if target.suffix == ".svg":
         data = draw_svg(view, title=title).encode()
     elif target.suffix == ".png":
-        from .png import draw_png
-
         data = draw_png(view, title=title)
     else:
         raise UsageError(f"picture {target}: expected a name that ends in .svg or .png")
-    write_whole(target, data)
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file that is never seen half written; raises `UsageError`, one line, if it cannot be."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        scratch.write_bytes(data)
-        os.replace(scratch, path)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written ({error.strerror})") from error
-    finally:
-        scratch.unlink(missing_ok=True)
-
-
-def visible_title(text: str) -> str:
-    """`text` as a heading: blanks stay, everything hidden becomes a sign."""
-    return " ".join(visible(word) for word in text.split(" ") if word)
-
-
-def _box(view: TreeView, node: int, left: int, top: int) -> Box:
-    kind = "ok" if node in view.accepted and node else "root" if node == 0 else ""
-    if node == view.first_rejection:
-        kind = "no"
-    note = "root" if node == 0 else _note(view, node)
-    return Box(node, view.parent[node], left, top, kind, shorten(visible(view.tokens[node])), note)
-
-
-def shorten(text: str, chars: int = TOKEN_CHARS) -> str:
-    """At most `chars` characters, cut with an ellipsis."""
-    return text if len(text) <= chars else text[: chars - 1] + "…"
-
-
-def _note(view: TreeView, node: int) -> str:
-    return f"p {view.prob[node]:.2f} r{view.rank[node]}"
-
-
-def _footer(view: TreeView, hidden: int) -> tuple[str, ...]:
-    lines = [view.summary() + (f"; … {hidden} more nodes not drawn" if hidden else "")]
-    if view.correction is not None:
-        lines.append(f"target's own token: {shorten(visible(view.correction), 40)}")
-    lines.append("✓ accepted   ✗ first rejection   p: drafter's probability, r: rank (0 = best)")
-    return tuple(lines)
-
-
-def _svg_edge(above: Box, box: Box) -> str:
-    x0, x1 = above.left + BOX_WIDTH, box.left
-    y0, y1 = above.top + BOX_HEIGHT // 2, box.top + BOX_HEIGHT // 2
-    middle = (x0 + x1) // 2
-    kind = f' class="{box.kind}"' if box.kind else ""
-    return f'<path{kind} d="M{x0} {y0}H{middle}V{y1}H{x1}"/>'
-
-
-def _svg_box(view: TreeView, box: Box) -> str:
-    mark = {"ok": "✓ ", "no": "✗ "}.get(box.kind, "")
-    hint = f"{visible(view.tokens[box.node])} · {box.note} · path {view.prob_path[box.node]:.3g}"
-    return (
-        f'<g class="{box.kind or "node"}"><title>{escape(hint)}</title>'
-        f'<rect x="{box.left}" y="{box.top}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="4"/>'
-        f'<text class="token" x="{box.left + 7}" y="{box.top + 15}">{escape(box.token)}</text>'
-        f'<text class="small" x="{box.left + 7}" y="{box.top + 28}">{mark}{escape(box.note)}</text></g>'
-    )
+    write_file(target, data, UsageError)

@@ -13,7 +13,7 @@ from ..core import ROOT_NODE, DraftTree
 from ..errors import DraftwoodError
 
 SHOWN_NODES = 64
-_HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+_HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,10 @@ class TreeView:
         """The drafter's best continuation of the accepted path, which the target refused; None if it had none."""
         last = self.accepted[-1]
         return next((node for node, above in enumerate(self.parent) if above == last), None)
+
+    def note(self, node: int) -> str:
+        """Probability and rank of a node."""
+        return f"p {self.prob[node]:.2f} r{self.rank[node]}"
 
     def summary(self) -> str:
         """One line: rows verified and drafts accepted."""
@@ -125,17 +129,16 @@ def visible(text: str, *, ascii_only: bool = False) -> str:
     if ascii_only:
         return ascii(text)
     signs = {" ": "␣", "\n": "⏎", "\t": "⇥"}
-    return "".join(signs.get(char) or (_escape(char) if _is_hidden(char) else char) for char in text) or "∅"
-
-
-def _is_hidden(char: str) -> bool:
-    category = unicodedata.category(char)
-    return category in _HIDDEN_CATEGORIES or (category == "Zs" and char != " ")
-
-
-def _escape(char: str) -> str:
-    code = ord(char)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    shown = []
+    for char in text:
+        code, category = ord(char), unicodedata.category(char)
+        if char in signs:
+            shown.append(signs[char])
+        elif category in _HIDDEN_CATEGORIES:
+            shown.append(f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
+        else:
+            shown.append(char)
+    return "".join(shown) or "∅"
 
 
 def _plural(count: int, noun: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..errors import UsageError
 from .sets import NAMED_SETS, Prompt, PromptSet, load_prompts
@@ -76,15 +76,11 @@ def load_hub(text: str, limit: int | None = None) -> PromptSet:
     for number, row in enumerate(rows, start=1):
         if limit is not None and len(prompts) == limit:
             break
-        prompts.append(_prompt(row, column, number, text))
+        value = row[column]
+        turns = tuple(value) if isinstance(value, list) else (value,)
+        if not turns or not all(isinstance(turn, str) and turn.strip() for turn in turns):
+            raise UsageError(f"prompt set {text}, row {number}: `{column}` is no text")
+        prompts.append(Prompt(str(row.get("id", number)), turns[0], turns if len(turns) > 1 else ()))
     if not prompts:
         raise UsageError(f"prompt set {text}: empty")
     return PromptSet(wanted.name.rpartition("/")[2], tuple(prompts), bundled=False)
-
-
-def _prompt(row: dict[str, Any], column: str, number: int, text: str) -> Prompt:
-    value = row[column]
-    turns = tuple(value) if isinstance(value, list) else (value,)
-    if not turns or not all(isinstance(turn, str) and turn.strip() for turn in turns):
-        raise UsageError(f"prompt set {text}, row {number}: `{column}` is no text")
-    return Prompt(str(row.get("id", number)), turns[0], turns if len(turns) > 1 else ())

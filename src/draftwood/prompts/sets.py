@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -50,34 +50,33 @@ def load_prompts(name_or_path: str | os.PathLike[str], limit: int | None = None)
         raise UsageError(f"limit {limit}: expected at least 1")
     source = os.fspath(name_or_path)
     bundled = source in NAMED_SETS
-    lines = _bundled_lines(source) if bundled else _file_lines(Path(source))
+    try:
+        data = files("draftwood").joinpath("data", "prompts", f"{source}.jsonl") if bundled else Path(source)
+        raw = data.read_bytes()
+    except OSError as error:
+        names = ", ".join(NAMED_SETS)
+        raise UsageError(f"prompt set {source}: {error.strerror} (a JSONL file, or one of {names})") from error
     prompts: list[Prompt] = []
-    for number, line in lines:
+    for number, line in enumerate(raw.split(b"\n"), start=1):
         if limit is not None and len(prompts) == limit:
             break
-        if line.strip():
-            prompts.append(_parse(line, number, f"{source}:{number}"))
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise UsageError(f"prompt set {source}:{number}: not UTF-8") from error
+        if text.strip():
+            prompts.append(_parse(text, number, f"{source}:{number}"))
     if not prompts:
         raise UsageError(f"prompt set {source}: empty, expected one JSON object a line")
     return PromptSet(source if bundled else Path(source).stem, tuple(prompts), bundled)
 
 
-def _bundled_lines(name: str) -> Iterator[tuple[int, str]]:
-    text = files("draftwood").joinpath("data", "prompts", f"{name}.jsonl").read_text(encoding="utf-8")
-    return enumerate(text.split("\n"), start=1)
-
-
-def _file_lines(path: Path) -> Iterator[tuple[int, str]]:
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        names = ", ".join(NAMED_SETS)
-        raise UsageError(f"prompt set {path}: {error.strerror} (a JSONL file, or one of {names})") from error
-    for number, line in enumerate(raw.split(b"\n"), start=1):
-        try:
-            yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise UsageError(f"prompt set {path}:{number}: not UTF-8") from error
+def in_turn(sets: Sequence[PromptSet]) -> list[tuple[str, Prompt]]:
+    """(set name, prompt) of all prompts: the first of each set, then the second of each, and so on."""
+    longest = max((len(prompts.prompts) for prompts in sets), default=0)
+    return [
+        (prompts.name, prompts.prompts[at]) for at in range(longest) for prompts in sets if at < len(prompts.prompts)
+    ]
 
 
 def _parse(line: str, number: int, place: str) -> Prompt:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from ..errors import UsageError
-from ..trace.format import hash_prompt
 from .sets import Prompt, PromptSet
 
 Answer = Callable[[Sequence[int]], str]
@@ -17,8 +19,11 @@ Answer = Callable[[Sequence[int]], str]
 class PromptCodec(Protocol):
     """What rendering needs of the text layer."""
 
-    def encode(self, prompt: str, *, raw: bool = False, system: str | None = None) -> list[int]: ...
-    def encode_chat(self, messages: Sequence[tuple[str, str]]) -> list[int]: ...
+    def encode(self, prompt: str, *, raw: bool = False, system: str | None = None) -> list[int]:
+        """Ids of a prompt as it is (`raw`), or as the only turn of a chat."""
+
+    def encode_chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
+        """Ids of (role, text) messages in the chat template, ready for the assistant's turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,7 @@ class Unit:
     @property
     def prompt_hash(self) -> str:
         """SHA-256 of the ids: a template that writes today's date shows here."""
-        return hash_prompt(list(self.prompt_ids))
+        return hash_prompt(self.prompt_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +51,9 @@ class Rendering:
     """System message of the chat template."""
 
 
-def count_units(sets: Sequence[PromptSet]) -> int:
-    """Turns of all sets."""
-    return sum(max(1, len(prompt.turns)) for prompts in sets for prompt in prompts.prompts)
+def hash_prompt(prompt_ids: Sequence[int] | np.ndarray) -> str:
+    """SHA-256, in hex, of the rendered prompt ids as little-endian int64: tells two renderings apart."""
+    return hashlib.sha256(np.asarray(prompt_ids, dtype="<i8").tobytes()).hexdigest()
 
 
 def render(

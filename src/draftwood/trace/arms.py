@@ -16,7 +16,7 @@ from ..errors import UsageError
 from ..policy import POLICIES, Policy, make_policy
 from . import diagnostics
 from .format import Trace
-from .grown import Forests
+from .grown import Nursery
 from .regret import regret, shared_allocation
 from .replay import ReplayResult, replay
 from .shapes import Shape, named_shape
@@ -90,12 +90,12 @@ def replay_lines(
     profile: CostProfile | None,
     *,
     fresh_state: bool = False,
-    forests: Forests | None = None,
+    nursery: Nursery | None = None,
 ) -> tuple[list[ReplayLine], list[str]]:
     """Replay every arm; the lines set by set, those of all sets last, and notes on what is biased."""
-    forests = forests or Forests(trace)
+    nursery = nursery or Nursery(trace)
     results = {
-        label: replay(trace, arm, profile, forests=forests, fresh_state=fresh_state) for label, arm in arms.items()
+        label: replay(trace, arm, profile, nursery=nursery, fresh_state=fresh_state) for label, arm in arms.items()
     }
     sets = trace.requests.set_name.tolist()
     groups = {name: [at for at, own in enumerate(sets) if own == name] for name in dict.fromkeys(sets)}
@@ -138,24 +138,24 @@ def diagnose(trace: Trace, profile: CostProfile | None, budgets: Sequence[int] =
     nodes of the ablations. What is not about all positions of a text is only as good as the trace: see `biased`.
     """
     depth, width = trace.rounds.logp.shape[1:]
-    forests = Forests(trace)
+    nursery = Nursery(trace)
     chosen = list(budgets) or [depth, 47]
-    chain = replay(trace, make_policy(CHAIN), forests=forests)
+    chain = replay(trace, make_policy(CHAIN), nursery=nursery)
     caps = [cap for cap in diagnostics.RANK_CAPS if cap <= width]
     found: dict[str, Any] = {
         "biased": not trace.meta.every_position,
         "correction_ranks": asdict(diagnostics.correction_ranks(trace, diagnostics.visited_rounds(trace, chain))),
-        "reliability": asdict(diagnostics.reliability(trace, forests=forests)),
-        "reliability_given_parent": asdict(diagnostics.reliability(trace, conditional=True, forests=forests)),
-        "masses": asdict(diagnostics.masses(trace, profile=profile, forests=forests)),
-        "rank_cap": [asdict(row) for row in diagnostics.rank_cap(trace, chosen, caps, forests=forests)],
+        "reliability": asdict(diagnostics.reliability(trace, nursery=nursery)),
+        "reliability_given_parent": asdict(diagnostics.reliability(trace, conditional=True, nursery=nursery)),
+        "masses": asdict(diagnostics.masses(trace, profile=profile, nursery=nursery)),
+        "rank_cap": [asdict(row) for row in diagnostics.rank_cap(trace, chosen, caps, nursery=nursery)],
         "shapes": [asdict(row) for row in diagnostics.shape_comparison(trace, chosen)],
-        "regret": [asdict(regret(trace, budget, forests=forests)) for budget in chosen],
+        "regret": [asdict(regret(trace, budget, nursery=nursery)) for budget in chosen],
         "shared_allocation": [],
     }
     if len(diagnostics.drafted_rounds(trace)):
         found["shared_allocation"] = [
-            asdict(shared_allocation(trace, requests=BATCH, nodes_per_request=nodes, forests=forests))
+            asdict(shared_allocation(trace, requests=BATCH, nodes_per_request=nodes, nursery=nursery))
             for nodes in (FEW, MANY)
         ]
     return found

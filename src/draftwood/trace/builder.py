@@ -9,7 +9,8 @@ import numpy as np
 
 from ..core import DraftTree
 from ..errors import TraceError
-from .format import MAX_CANDIDATES, RequestTable, RoundTable, Trace, TraceMeta, TreeTable
+from .format import MAX_CANDIDATES, Trace
+from .tables import RequestTable, RoundTable, TraceMeta, TreeTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +106,9 @@ class TraceBuilder:
         unfinished = [index for index, item in enumerate(self._requests) if item.output is None]
         if unfinished:
             raise TraceError(f"request {unfinished[0]} was never finished")
-        trace = Trace(self._meta, self._round_table(), self._request_table(), self._tree_table())
-        trace.check_integrity()
-        return trace
-
-    def _request_table(self) -> RequestTable:
         items = self._requests
         outputs = [item.output for item in items if item.output is not None]
-        return RequestTable(
+        requests = RequestTable(
             request_id=_strings([item.request_id for item in items]),
             set_name=_strings([item.set_name for item in items]),
             prompt_hash=_strings([item.prompt_hash for item in items]),
@@ -122,24 +118,21 @@ class TraceBuilder:
             output_ids=_joined(outputs),
             output_offsets=_offsets([len(output) for output in outputs]),
         )
-
-    def _tree_table(self) -> TreeTable:
-        trees = [round_.tree for _, round_ in self._in_order()]
+        order = sorted(self._rounds, key=lambda item: (item[0], item[1].position))
+        trees = [round_.tree for _, round_ in order]
         found = [tree for tree in trees if tree is not None]
-        return TreeTable(
+        table = TreeTable(
             offsets=_offsets([0 if tree is None else tree.num_nodes for tree in trees]),
             parent=_joined([_ints(tree.parent[1:]) for tree in found]),
             token=_joined([_ints(tree.token[1:]) for tree in found]),
             rank=_joined([_ints(tree.rank[1:]) for tree in found]),
             logp=np.concatenate([np.zeros(0), *(tree.logp[1:] for tree in found)]),
         )
+        trace = Trace(self._meta, self._round_table(order), requests, table)
+        trace.check_integrity()
+        return trace
 
-    def _in_order(self) -> list[tuple[int, TraceRound]]:
-        """Index of the request and round, by request and position."""
-        return sorted(self._rounds, key=lambda item: (item[0], item[1].position))
-
-    def _round_table(self) -> RoundTable:
-        order = self._in_order()
+    def _round_table(self, order: Sequence[tuple[int, TraceRound]]) -> RoundTable:
         rounds = [round_ for _, round_ in order]
         shape = (len(rounds), self._depth, self._candidates)
         logp = np.full(shape, -np.inf, dtype=np.float32)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from ..errors import TraceError
-
-if TYPE_CHECKING:
-    from .format import RequestTable, RoundTable, Trace
+from .tables import FINISH_REASONS, RequestTable, RoundTable, TraceMeta, TreeTable
 
 INT = np.dtype(np.int32)
 ROUND_COLUMNS = ("request", "position", "pending", "context", "depth", "candidates", "num_nodes", "committed")
 
 
-def check_requests(table: RequestTable, vocab_size: int, finish_reasons: tuple[str, ...]) -> None:
+def check_requests(meta: TraceMeta, table: RequestTable) -> None:
     """Shapes, dtypes, offsets, finish reasons and output ids of the request table; raises `TraceError`."""
     count = len(table.prompt_len)
     for name in ("request_id", "set_name", "prompt_hash", "finish"):
@@ -26,36 +22,22 @@ def check_requests(table: RequestTable, vocab_size: int, finish_reasons: tuple[s
         _at_least(f"requests.{name}", getattr(table, name), 1)
     _offsets("requests.output_offsets", table.output_offsets, count, len(table.output_ids))
     _integers("requests.output_ids", table.output_ids, (len(table.output_ids),))
-    _in_vocabulary("requests.output_ids", table.output_ids, vocab_size)
-    unknown = sorted(set(table.finish.tolist()) - set(finish_reasons))
-    _require(not unknown, f"finish reason {unknown[:1]}: expected one of {', '.join(finish_reasons)}")
+    _in_vocabulary("requests.output_ids", table.output_ids, meta.vocab_size)
+    unknown = sorted(set(table.finish.tolist()) - set(FINISH_REASONS))
+    _require(not unknown, f"finish reason {unknown[:1]}: expected one of {', '.join(FINISH_REASONS)}")
     lengths = np.diff(table.output_offsets)
     _require(bool(np.all(lengths >= 1)), "a request has no output token")
     _require(bool(np.all(lengths <= table.max_tokens)), "an output is longer than its max_tokens")
 
 
-def check_rounds(trace: Trace) -> None:
-    """Shapes, dtypes, scores, order and sums of the round table; raises `TraceError`."""
-    table = trace.rounds
-    _check_shapes(table, len(trace.meta.stages), len(trace.meta.factor_names))
-    _check_scores(table, trace.meta.vocab_size)
-    if len(table):
-        _require(int(table.request.min()) >= 0, "rounds.request below 0")
-        _require(
-            int(table.request.max()) < trace.num_requests, f"rounds.request: expected 0 to {trace.num_requests - 1}"
-        )
-    _check_order(trace)
-    _check_choices(trace)
-
-
-def check_trees(trace: Trace) -> None:
+def check_trees(meta: TraceMeta, table: TreeTable, num_rounds: int) -> None:
     """Shapes, dtypes, parents, order and ids of the tree table; raises `TraceError`."""
-    table, count = trace.trees, len(trace.trees.parent)
-    _offsets("trees.offsets", table.offsets, trace.num_rounds, count)
+    count = len(table.parent)
+    _offsets("trees.offsets", table.offsets, num_rounds, count)
     for name in ("parent", "token", "rank"):
         _integers(f"trees.{name}", getattr(table, name), (count,))
         _at_least(f"trees.{name}", getattr(table, name), 0)
-    _in_vocabulary("trees.token", table.token, trace.meta.vocab_size)
+    _in_vocabulary("trees.token", table.token, meta.vocab_size)
     right = table.logp.shape == (count,) and table.logp.dtype == np.float64
     _require(right, f"trees.logp: {table.logp.dtype} {table.logp.shape}, expected float64 ({count},)")
     _require(bool(np.all(np.isfinite(table.logp) & (table.logp <= 0))), "trees.logp: expected finite numbers <= 0")
@@ -64,7 +46,8 @@ def check_trees(trace: Trace) -> None:
     _require(not np.any((np.diff(table.logp) > 0) & (node[1:] > 1)), "trees.logp: a tree is not in descending order")
 
 
-def _check_shapes(table: RoundTable, stages: int, factors: int) -> None:
+def check_shapes(meta: TraceMeta, requests: RequestTable, table: RoundTable) -> None:
+    """Shapes and dtypes of the round table, and that its requests are there; raises `TraceError`."""
     count = len(table.request)
     for name in ROUND_COLUMNS:
         _integers(f"rounds.{name}", getattr(table, name), (count,))
@@ -79,15 +62,19 @@ def _check_shapes(table: RoundTable, stages: int, factors: int) -> None:
     _integers("rounds.ids", table.ids, table.logp.shape)
     _offsets("rounds.accepted_offsets", table.accepted_offsets, count, len(table.accepted))
     _integers("rounds.accepted", table.accepted, (len(table.accepted),))
-    for name, width in (("seconds", stages), ("factors", factors)):
+    for name, width in (("seconds", len(meta.stages)), ("factors", len(meta.factor_names))):
         column = getattr(table, name)
         right = column.shape == (count, width) and column.dtype == np.float64
         _require(right, f"rounds.{name}: {column.dtype} {column.shape}, expected float64 ({count}, {width})")
         _require(bool(np.all(np.isfinite(column))), f"rounds.{name}: a value is not finite")
         _require(bool(np.all(column >= 0)), f"rounds.{name}: a value is below 0")
+    _at_least("rounds.request", table.request, 0)
+    last = len(requests) - 1
+    _require(not count or int(table.request.max()) <= last, f"rounds.request: expected 0 to {last}")
 
 
-def _check_scores(table: RoundTable, vocab_size: int) -> None:
+def check_scores(meta: TraceMeta, table: RoundTable) -> None:
+    """Log-probabilities in order, none beyond the round's depth, and ids of the vocabulary; raises `TraceError`."""
     _at_least("rounds.depth", table.depth, 0)
     depths = table.logp.shape[1]
     _require(not len(table) or int(table.depth.max()) <= depths, f"rounds.depth: expected 0 to {depths}")
@@ -96,11 +83,11 @@ def _check_scores(table: RoundTable, vocab_size: int) -> None:
     used = np.arange(depths)[None, :] < table.depth[:, None]  # (B, D)
     _require(not np.any(table.logp[:, :, 1:] > table.logp[:, :, :-1]), "rounds.logp: a row is not in descending order")
     _require(bool(np.all(np.isneginf(table.logp[~used]))), "rounds.logp: a score beyond the round's depth")
-    _in_vocabulary("rounds.ids", table.ids, vocab_size)
+    _in_vocabulary("rounds.ids", table.ids, meta.vocab_size)
 
 
-def _check_order(trace: Trace) -> None:
-    table, requests = trace.rounds, trace.requests
+def check_order(requests: RequestTable, table: RoundTable) -> None:
+    """Rounds follow each other through the outputs, to their ends; raises `TraceError`."""
     lengths = np.diff(requests.output_offsets)
     same = table.request[1:] == table.request[:-1]
     _require(bool(np.all(table.request[1:] >= table.request[:-1])), "rounds are not ordered by request")
@@ -118,8 +105,8 @@ def _check_order(trace: Trace) -> None:
     _require(bool(np.array_equal(table.context, context)), "rounds.context differs from prompt length + position")
 
 
-def _check_choices(trace: Trace) -> None:
-    table = trace.rounds
+def check_choices(meta: TraceMeta, table: RoundTable) -> None:
+    """What was drafted, verified, accepted and committed fits together; raises `TraceError`."""
     _at_least("rounds.committed", table.committed, 1)
     _at_least("rounds.num_nodes", table.num_nodes, 0)
     _at_least("rounds.candidates", table.candidates, 0)
@@ -130,7 +117,7 @@ def _check_choices(trace: Trace) -> None:
     owner = np.repeat(np.arange(len(table)), accepted)
     inside = (table.accepted >= 1) & (table.accepted <= table.num_nodes[owner])
     _require(bool(np.all(inside)), "rounds.accepted: a node outside the round's tree")
-    if trace.meta.every_position:
+    if meta.every_position:
         alone = bool(np.all(table.committed == 1)) and not np.any(table.num_nodes)
         _require(alone, "an every-position trace commits one token per round and chooses nothing")
     else:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..bench.tables import ABSENT, markdown_table, number, text_grid
+
+RANK_HEADS = ("rounds", "rejections", "rank 2-4", "5-8", "9-32", "beyond")
+RELIABILITY_HEADS = (
+    "score", "mean score", "hit rate (nodes)", "on the spine", "off the spine", "token, given its parent",
+)  # fmt: skip
+CAP_HEADS = ("budget", "K", "committed", "rows", "of the widest K", "tokens beyond K")
+REGRET_HEADS = ("budget", "accepted", "plug-in regret", "its bound", "against hindsight", "rounds without")
+SPLIT_HEADS = ("batch", "uniform", "shared", "hindsight", "shared gain", "hindsight gain")
 
 
 class Grid(NamedTuple):
@@ -32,91 +40,72 @@ def diagnosis_markdown(found: Mapping[str, Any]) -> str:
 
 def diagnosis_grids(found: Mapping[str, Any]) -> list[Grid]:
     """Every table, in the order of the papers' figures."""
-    makers: tuple[Callable[[Mapping[str, Any]], Grid], ...] = (
-        _ranks, _reliability_by_score, _reliability_by_depth, _masses, _caps, _shapes, _regret, _allocation,
-    )  # fmt: skip
-    return [grid for grid in (make(found) for make in makers) if grid.rows]
+    return [grid for grid in (*score_grids(found), *tree_grids(found)) if grid.rows]
 
 
-def _ranks(found: Mapping[str, Any]) -> Grid:
-    value = found["correction_ranks"]
-    names = ("share_2_to_4", "share_5_to_8", "share_9_to_32", "share_beyond_32")
-    row = (str(value["rounds"]), str(value["events"]), *(_share(value[name]) for name in names))
-    heads = ("rounds", "rejections", "rank 2-4", "5-8", "9-32", "beyond")
-    return Grid("Rank of the correction where the chain is first rejected", heads, [row])
-
-
-def _reliability_by_score(found: Mapping[str, Any]) -> Grid:
-    """Hit rate by score: everything, the spine, off the spine, and given that the parent was right."""
-    value, given = found["reliability"], found["reliability_given_parent"]
+def score_grids(found: Mapping[str, Any]) -> list[Grid]:
+    """What the drafter's scores are worth: ranks of corrections, hits by score and by depth, sorted masses."""
+    ranks, value, given = (found[name] for name in ("correction_ranks", "reliability", "reliability_given_parent"))
+    beyond = ("share_2_to_4", "share_5_to_8", "share_9_to_32", "share_beyond_32")
+    rank_row = (str(ranks["rounds"]), str(ranks["events"]), *(_share(ranks[name]) for name in beyond))
     groups = (value["everything"], value["spine"], value["off_spine"], given["everything"])
-    edges = value["edges"]
-    rows = []
+    edges, by_score, by_depth = value["edges"], [], []
     for at in range(len(edges) - 1):
         shown = [f"{number(group['hit_rate'][at])} ({group['count'][at]})" for group in groups]
-        rows.append((f"{edges[at]:.1f}-{edges[at + 1]:.1f}", number(groups[0]["mean_score"][at]), *shown))
-    heads = ("score", "mean score", "hit rate (nodes)", "on the spine", "off the spine", "token, given its parent")
-    return Grid("Reliability: path scores against hits", heads, rows)
-
-
-def _reliability_by_depth(found: Mapping[str, Any]) -> Grid:
-    rows = []
-    for depth, group in enumerate(found["reliability"]["by_depth"], start=1):
+        by_score.append((f"{edges[at]:.1f}-{edges[at + 1]:.1f}", number(groups[0]["mean_score"][at]), *shown))
+    for depth, group in enumerate(value["by_depth"], start=1):
         total = sum(group["count"])
         if total:
-            rows.append((str(depth), str(total), _mean(group, "mean_score", total), _mean(group, "hit_rate", total)))
-    return Grid("Reliability by depth", ("depth", "nodes", "mean score", "hit rate"), rows)
-
-
-def _masses(found: Mapping[str, Any]) -> Grid:
-    value = found["masses"]
-    picks = [n for n in (1, 2, 4, 8, 16, 32, 48, 64, 96, 128) if n <= len(value["masses"])]
-    threshold = value["threshold"]
-    rows = [
-        (str(n), f"{value['masses'][n - 1]:.4f}", ABSENT if threshold is None else f"{threshold[n - 1]:.4f}")
-        for n in picks
+            means = (_mean(group, "mean_score", total), _mean(group, "hit_rate", total))
+            by_depth.append((str(depth), str(total), *means))
+    masses, threshold, width = (found["masses"][name] for name in ("masses", "threshold", "width"))
+    picks = [n for n in (1, 2, 4, 8, 16, 32, 48, 64, 96, 128) if n <= len(masses)]
+    needed = {n: ABSENT if threshold is None else f"{threshold[n - 1]:.4f}" for n in picks}
+    stops = "" if width is None else f"; the rule of CAST stops at {width} nodes"
+    return [
+        Grid("Rank of the correction where the chain is first rejected", RANK_HEADS, [rank_row]),
+        Grid("Reliability: path scores against hits", RELIABILITY_HEADS, by_score),
+        Grid("Reliability by depth", ("depth", "nodes", "mean score", "hit rate"), by_depth),
+        Grid(
+            f"Mean sorted masses{stops}",
+            ("node", "mass", "threshold"),
+            [(str(n), f"{masses[n - 1]:.4f}", needed[n]) for n in picks],
+        ),
     ]
-    width = "" if value["width"] is None else f"; the rule of CAST stops at {value['width']} nodes"
-    return Grid(f"Mean sorted masses{width}", ("node", "mass", "threshold"), rows)
 
 
-def _caps(found: Mapping[str, Any]) -> Grid:
-    rows = [
-        (str(row["budget"]), str(row["candidates"]), number(row["mean_committed"]), number(row["mean_rows"]),
-         _share(row["against_widest"]), _share(row["share_beyond"]))
+def tree_grids(found: Mapping[str, Any]) -> list[Grid]:
+    """What K, shape and budget are worth, and what hindsight would have chosen."""
+
+    def numbers(row: Mapping[str, Any], *names: str) -> tuple[str, ...]:
+        return tuple(number(row[name]) for name in names)
+
+    def shares(row: Mapping[str, Any], *names: str) -> tuple[str, ...]:
+        return tuple(_share(row[name]) for name in names)
+
+    caps = [
+        (str(row["budget"]), str(row["candidates"]), *numbers(row, "mean_committed", "mean_rows"),
+         *shares(row, "against_widest", "share_beyond"))
         for row in found["rank_cap"]
     ]  # fmt: skip
-    heads = ("budget", "K", "committed", "rows", "of the widest K", "tokens beyond K")
-    return Grid("Candidates per depth", heads, rows)
-
-
-def _shapes(found: Mapping[str, Any]) -> Grid:
-    rows = [
-        (str(row["budget"]), row["shape"], number(row["mean_committed"]), number(row["mean_rows"]))
-        for row in found["shapes"]
+    shapes = [
+        (str(row["budget"]), row["shape"], *numbers(row, "mean_committed", "mean_rows")) for row in found["shapes"]
     ]
-    return Grid("Best-first trees against fixed shapes", ("budget", "shape", "committed", "rows"), rows)
-
-
-def _regret(found: Mapping[str, Any]) -> Grid:
-    rows = [
-        (str(row["budget"]), *(number(row[name]) for name in ("accepted", "plug_in", "bound", "hindsight")),
-         _share(row["share_without"]))
+    regret = [
+        (str(row["budget"]), *numbers(row, "accepted", "plug_in", "bound", "hindsight"), *shares(row, "share_without"))
         for row in found["regret"]
-    ]  # fmt: skip
-    heads = ("budget", "accepted", "plug-in regret", "its bound", "against hindsight", "rounds without")
-    return Grid("Accepted drafts left behind (CAST, Proposition 1)", heads, rows)
-
-
-def _allocation(found: Mapping[str, Any]) -> Grid:
-    rows = [
-        (f"{row['requests']} x {row['nodes_per_request']}",
-         *(number(row[name]) for name in ("uniform", "shared", "hindsight")),
-         _share(row["shared_gain"]), _share(row["hindsight_gain"]))
+    ]
+    split = [
+        (f"{row['requests']} x {row['nodes_per_request']}", *numbers(row, "uniform", "shared", "hindsight"),
+         *shares(row, "shared_gain", "hindsight_gain"))
         for row in found["shared_allocation"]
     ]  # fmt: skip
-    heads = ("batch", "uniform", "shared", "hindsight", "shared gain", "hindsight gain")
-    return Grid("Accepted drafts of a batch under one budget", heads, rows)
+    return [
+        Grid("Candidates per depth", CAP_HEADS, caps),
+        Grid("Best-first trees against fixed shapes", ("budget", "shape", "committed", "rows"), shapes),
+        Grid("Accepted drafts left behind (CAST, Proposition 1)", REGRET_HEADS, regret),
+        Grid("Accepted drafts of a batch under one budget", SPLIT_HEADS, split),
+    ]
 
 
 def _share(value: float | None) -> str:

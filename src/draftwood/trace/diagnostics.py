@@ -18,7 +18,7 @@ from ..policy.cast import Cast
 from ..policy.ddtree import DdTree
 from ..policy.deploy import deployment
 from .format import Trace
-from .grown import Forests
+from .grown import Nursery
 from .replay import ReplayResult, replay
 from .shapes import Shape, named_shape
 
@@ -157,7 +157,7 @@ def reliability(
     candidates: int = 8,
     max_nodes: int = 64,
     conditional: bool = False,
-    forests: Forests | None = None,
+    nursery: Nursery | None = None,
 ) -> Reliability:
     """Scores of tree nodes against hits.
 
@@ -166,13 +166,17 @@ def reliability(
     node's own probability, and a hit is the target's token there (CAST, appendix G). Depths beyond the text are left
     out.
     """
-    forest = (forests or Forests(trace)).get(candidates, max_nodes)
+    trees = (nursery or Nursery(trace)).get(candidates, max_nodes)
     columns: list[np.ndarray] = []
     for index in (drafted_rounds(trace) if rounds is None else rounds).tolist():
-        tree = forest[index].tree.prefix(max_nodes)
+        tree = trees[index].tree.prefix(max_nodes)
         hit = np.zeros(tree.num_rows, dtype=bool)
-        hit[forest[index].path[forest[index].path <= tree.num_nodes]] = True
-        spine = _spine(tree.parent, tree.rank)
+        hit[trees[index].path[trees[index].path <= tree.num_nodes]] = True
+        spine = np.zeros(tree.num_rows, dtype=bool)
+        node = np.zeros(1, np.int64)
+        while len(node):
+            spine[node] = True
+            node = np.flatnonzero((tree.parent == node[0]) & (tree.rank == 0))
         logp = tree.logp[1:] - tree.logp[tree.parent[1:]] if conditional else tree.logp[1:]
         keep = tree.depth[1:] <= len(trace.realised(index))
         if conditional:
@@ -196,17 +200,17 @@ def masses(
     candidates: int = 8,
     max_nodes: int = 128,
     profile: CostProfile | None = None,
-    forests: Forests | None = None,
+    nursery: Nursery | None = None,
 ) -> Masses:
     """Mean sorted masses (CAST, figure 4c) and, with a profile, the width at which its rule stops on them.
 
     The slope is fitted and the cost read as policy `cast` does with its defaults.
     """
-    forest = (forests or Forests(trace)).get(candidates, max_nodes)
+    trees = (nursery or Nursery(trace)).get(candidates, max_nodes)
     picked = (drafted_rounds(trace) if rounds is None else rounds).tolist()
     total = np.zeros(max_nodes)
     for index in picked:
-        gains = forest[index].gains[:max_nodes]
+        gains = trees[index].gains[:max_nodes]
         total[: len(gains)] += gains
     mean = total / max(len(picked), 1)
     if profile is None:
@@ -220,7 +224,7 @@ def masses(
 
 
 def rank_cap(
-    trace: Trace, budgets: Sequence[int], caps: Sequence[int] = RANK_CAPS, *, forests: Forests | None = None
+    trace: Trace, budgets: Sequence[int], caps: Sequence[int] = RANK_CAPS, *, nursery: Nursery | None = None
 ) -> list[CapRow]:
     """The best-first tree with K candidates per depth, for every K and budget (CAST, appendix G.1).
 
@@ -229,12 +233,12 @@ def rank_cap(
     width = trace.rounds.logp.shape[2]
     if max(caps) > width < trace.meta.vocab_size:
         raise UsageError(f"candidates {max(caps)}: the trace keeps {width}")
-    forests = forests or Forests(trace)
+    nursery = nursery or Nursery(trace)
     ranks = _realised_ranks(trace, drafted_rounds(trace))
     known = int((ranks >= 0).sum())
     rows = []
     for budget in budgets:
-        results = {cap: replay(trace, DdTree(budget=budget, k=cap), forests=forests) for cap in caps}
+        results = {cap: replay(trace, DdTree(budget=budget, k=cap), nursery=nursery) for cap in caps}
         widest = results[max(caps)].mean_committed
         for cap, result in results.items():
             mean = result.mean_committed
@@ -249,13 +253,13 @@ def shape_comparison(
 ) -> list[ShapeRow]:
     """The best-first tree against fixed shapes of as many nodes (CAST, appendix G); the chain ends at depth D."""
     depth = trace.rounds.logp.shape[1]
-    forests = Forests(trace)
+    nursery = Nursery(trace)
     rows = []
     for budget in budgets:
         arms: list[Policy | Shape] = [DdTree(budget=budget)]
         arms += [named_shape(name, budget, depth) for name in shapes]
         for arm in arms:
-            result = replay(trace, arm, forests=forests)
+            result = replay(trace, arm, nursery=nursery)
             rows.append(ShapeRow(arm.name, budget, result.mean_committed, result.mean_rows))
     return rows
 
@@ -266,23 +270,11 @@ def _realised_ranks(trace: Trace, rounds: np.ndarray) -> np.ndarray:
     limit = trace.max_depth()
     ranks = np.full((len(rounds), depths), -1, dtype=np.int64)
     for row, index in enumerate(rounds.tolist()):
-        text = trace.realised(index)[: int(limit[index])]
+        text = trace.realised(index)[: min(int(limit[index]), depths)]
         same = trace.rounds.ids[index, : len(text)] == text[:, None]
         same &= np.isfinite(trace.rounds.logp[index, : len(text)])
         ranks[row, : len(text)] = np.where(same.any(axis=1), same.argmax(axis=1), width)
     return ranks
-
-
-def _spine(parent: np.ndarray, rank: np.ndarray) -> np.ndarray:
-    """(M,) bool: the node's whole path has rank 0."""
-    spine = np.zeros(len(parent), dtype=bool)
-    node = 0
-    while True:
-        spine[node] = True
-        below = np.flatnonzero((parent == node) & (rank == 0))
-        if not len(below):
-            return spine
-        node = int(below[0])
 
 
 def _bins(score: np.ndarray, hits: np.ndarray) -> Bins:

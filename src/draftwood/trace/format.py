@@ -28,7 +28,7 @@ F cost factors, Q requests; rounds are ordered by (request, position).
 | `trees.logp`              | (sum,) float64     | log-probability of its path, descending in each tree                |
 | `requests.request_id`     | (Q,) str           | id of the prompt in its set                                         |
 | `requests.set_name`       | (Q,) str           | name of the prompt set                                              |
-| `requests.prompt_hash`    | (Q,) str           | SHA-256 of the rendered prompt ids, see `hash_prompt`               |
+| `requests.prompt_hash`    | (Q,) str           | SHA-256 of the rendered prompt ids, see `prompts.units`             |
 | `requests.prompt_len`     | (Q,) int32         | prompt tokens                                                       |
 | `requests.max_tokens`     | (Q,) int32         | the request's cap on output tokens                                  |
 | `requests.finish`         | (Q,) str           | `stop`, `length` or `abort`                                         |
@@ -45,107 +45,24 @@ round at every position but the last, each committing its one token, and nothing
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import zipfile
 import zlib
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import TraceError
-from .check import check_requests, check_rounds, check_trees
+from ..files import write_arrays
+from .check import check_choices, check_order, check_requests, check_scores, check_shapes, check_trees
+from .tables import RequestTable, RoundTable, TraceMeta, TreeTable
 
 SCHEMA = 2
 PARTS = ("scores", "trees")
 MAX_CANDIDATES = 64
-FINISH_REASONS = ("stop", "length", "abort")
-
-
-@dataclass(frozen=True, slots=True)
-class TraceMeta:
-    """Where a trace comes from; stored as JSON."""
-
-    policy: str
-    """Name of the policy that made the trace; empty when `every_position`."""
-    options: dict[str, Any]
-    """That policy's options (its dataclass fields)."""
-    model: str
-    drafter: str
-    dtype: str
-    vocab_size: int
-    """V; every id of the trace is below it."""
-    seed: int = 0
-    temperature: float = 0.0
-    every_position: bool = False
-    stages: tuple[str, ...] = ()
-    """Names of the columns of `rounds.seconds`."""
-    factor_names: tuple[str, ...] = ()
-    """Names of the columns of `rounds.factors`."""
-    versions: dict[str, str] = field(default_factory=dict)
-    extra: dict[str, Any] = field(default_factory=dict)
-    """Anything else worth keeping, JSON only."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RoundTable:
-    """The rounds of a trace; the fields are the `rounds.*` keys of the schema."""
-
-    request: np.ndarray
-    position: np.ndarray
-    pending: np.ndarray
-    context: np.ndarray
-    drafted: np.ndarray
-    depth: np.ndarray
-    logp: np.ndarray
-    ids: np.ndarray
-    candidates: np.ndarray
-    num_nodes: np.ndarray
-    committed: np.ndarray
-    accepted: np.ndarray
-    accepted_offsets: np.ndarray
-    seconds: np.ndarray
-    factors: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.request)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TreeTable:
-    """Trees that no table of scores describes; the fields are the `trees.*` keys of the schema."""
-
-    offsets: np.ndarray
-    parent: np.ndarray
-    token: np.ndarray
-    rank: np.ndarray
-    logp: np.ndarray
-
-    @classmethod
-    def empty(cls, rounds: int) -> TreeTable:
-        """No tree for any of `rounds` rounds."""
-        none = np.zeros(0, np.int32)
-        return cls(np.zeros(rounds + 1, np.int64), none, none, none, np.zeros(0, np.float64))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RequestTable:
-    """The requests of a trace; the fields are the `requests.*` keys of the schema."""
-
-    request_id: np.ndarray
-    set_name: np.ndarray
-    prompt_hash: np.ndarray
-    prompt_len: np.ndarray
-    max_tokens: np.ndarray
-    finish: np.ndarray
-    output_ids: np.ndarray
-    output_offsets: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.prompt_len)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -215,35 +132,25 @@ class Trace:
 
     def check_integrity(self) -> None:
         """Raise `TraceError`, one line, if a length, an id, a number or an order is wrong."""
-        check_requests(self.requests, self.meta.vocab_size, FINISH_REASONS)
-        check_rounds(self)
-        check_trees(self)
+        check_requests(self.meta, self.requests)
+        check_shapes(self.meta, self.requests, self.rounds)
+        check_scores(self.meta, self.rounds)
+        check_order(self.requests, self.rounds)
+        check_choices(self.meta, self.rounds)
+        check_trees(self.meta, self.trees, self.num_rounds)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trace atomically; a failure leaves an earlier file as it was.
 
         Raises `TraceError` if the folder cannot be written.
         """
-        target, arrays = Path(path), self._arrays()
-        scratch = target.with_name(f".{target.name}.{os.getpid()}.part")
-        try:
-            with scratch.open("wb") as file:
-                np.savez_compressed(file, allow_pickle=False, **arrays)
-            os.replace(scratch, target)
-        except OSError as error:
-            raise TraceError(f"trace {target}: cannot be written ({error.strerror})") from error
-        finally:
-            scratch.unlink(missing_ok=True)
-
-    def _arrays(self) -> dict[str, Any]:
-        meta = {"schema": SCHEMA, **asdict(self.meta)}
-        text = json.dumps(meta, allow_nan=False, sort_keys=True)
-        arrays: dict[str, Any] = {"meta": np.frombuffer(text.encode(), dtype=np.uint8)}
+        meta = json.dumps({"schema": SCHEMA, **asdict(self.meta)}, allow_nan=False, sort_keys=True)
+        arrays = {"meta": np.frombuffer(meta.encode(), dtype=np.uint8)}
         for prefix, table in (("rounds", self.rounds), ("requests", self.requests), ("trees", self.trees)):
             arrays |= {f"{prefix}.{item.name}": getattr(table, item.name) for item in fields(table)}
         if self.meta.vocab_size <= 2**16:
             arrays["rounds.ids"] = self.rounds.ids.astype(np.uint16)
-        return arrays
+        write_arrays(path, arrays, lambda reason: TraceError(f"trace {reason}"))
 
 
 def load(path: str | os.PathLike[str]) -> Trace:
@@ -258,11 +165,6 @@ def load(path: str | os.PathLike[str]) -> Trace:
     except TraceError as error:
         raise TraceError(f"trace {path}: {error}") from error
     return trace
-
-
-def hash_prompt(prompt_ids: np.ndarray | list[int]) -> str:
-    """SHA-256, in hex, of the rendered prompt ids as little-endian int64: tells two renderings apart."""
-    return hashlib.sha256(np.asarray(prompt_ids, dtype="<i8").tobytes()).hexdigest()
 
 
 def _read(path: Path) -> Trace:
@@ -281,8 +183,17 @@ def _read(path: Path) -> Trace:
         reason = "holds pickled objects, which are never loaded" if "pickle" in str(error) else "damaged array"
         raise TraceError(reason) from error
     meta, schema = _parse_meta(arrays)
-    kinds = [(RoundTable, "rounds"), (RequestTable, "requests"), (TreeTable, "trees")]
-    tables = [_table(kind, prefix, arrays) for kind, prefix in kinds[: 2 if schema == 1 else 3]]
+    kinds: list[tuple[Any, str]] = [(RoundTable, "rounds"), (RequestTable, "requests"), (TreeTable, "trees")]
+    tables: list[Any] = []
+    for kind, prefix in kinds[: 2 if schema == 1 else 3]:
+        names = [item.name for item in fields(kind)]
+        missing = [name for name in names if f"{prefix}.{name}" not in arrays]
+        if missing:
+            raise TraceError(f"{prefix}.{missing[0]} is missing")
+        columns = {name: arrays[f"{prefix}.{name}"] for name in names}
+        if "ids" in columns and columns["ids"].dtype == np.uint16:
+            columns["ids"] = columns["ids"].astype(np.int32)
+        tables.append(kind(**columns))
     known = 1 + sum(len(fields(table)) for table in tables)
     if len(arrays) != known:
         raise TraceError(f"{len(arrays)} arrays, expected the {known} of schema {schema}")
@@ -309,13 +220,3 @@ def _parse_meta(arrays: dict[str, np.ndarray]) -> tuple[TraceMeta, int]:
     if not isinstance(values["vocab_size"], int) or values["vocab_size"] < 1:
         raise TraceError(f"vocab_size {values['vocab_size']!r}, expected a positive integer")
     return TraceMeta(**values), schema
-
-
-def _table(kind: Any, prefix: str, arrays: dict[str, np.ndarray]) -> Any:
-    missing = [item.name for item in fields(kind) if f"{prefix}.{item.name}" not in arrays]
-    if missing:
-        raise TraceError(f"{prefix}.{missing[0]} is missing")
-    columns = {item.name: arrays[f"{prefix}.{item.name}"] for item in fields(kind)}
-    if "ids" in columns and columns["ids"].dtype == np.uint16:
-        columns["ids"] = columns["ids"].astype(np.int32)
-    return kind(**columns)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core import DraftBlock, DraftTree, Forest
 from ..errors import DraftwoodError, TraceError
-from ..tree.grow import grow, root_tree
+from ..tree.grow import grow
 from ..tree.kernel import compiled
 from ..tree.layout import narrowed
 from ..tree.merge import merge
@@ -94,11 +94,8 @@ class GrownTrees:
     def __getitem__(self, round_index: int) -> GrownRound:
         """The round's tree; raises `TraceError` if its scores break the drafter's contract."""
         found = self._grown.get(round_index)
-        if found is None:
-            found = self._grown[round_index] = self._grow(round_index)
-        return found
-
-    def _grow(self, round_index: int) -> GrownRound:
+        if found is not None:
+            return found
         limits = {
             "candidates": self.candidates,
             "max_nodes": self.max_nodes,
@@ -114,7 +111,8 @@ class GrownTrees:
             parts = [Forest.of([part]) for part in (tree, narrowed(stored, **limits))]
             tree = merge(parts, np.array([self.max_nodes]))[0]
         followed = follow(tree, self._trace.realised(round_index))
-        return GrownRound(tree, tree.gains, followed.accepted, followed.path)
+        grown = self._grown[round_index] = GrownRound(tree, tree.gains, followed.accepted, followed.path)
+        return grown
 
 
 def stored_tree(trace: Trace, round_index: int) -> DraftTree:
@@ -134,22 +132,22 @@ def stored_tree(trace: Trace, round_index: int) -> DraftTree:
     )
 
 
-class Forests:
-    """Trees of one trace by (candidates, max_nodes), shared by the policies replayed on it."""
+class Nursery:
+    """Where the trees of one trace grow, by (candidates, max_nodes): shared by the policies replayed on it."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self._forests: dict[tuple[int, int], GrownTrees] = {}
+        self._by_limits: dict[tuple[int, int], GrownTrees] = {}
 
     def get(self, candidates: int, max_nodes: int) -> GrownTrees:
-        """The forest with those limits; a larger one that is already there serves a smaller `max_nodes`."""
+        """Trees with those limits; larger ones that are already there serve a smaller `max_nodes`."""
         bound = self.bound(candidates, max_nodes)
-        for (known, size), forest in self._forests.items():
+        for (known, size), trees in self._by_limits.items():
             if known == candidates and size >= bound:
-                return forest
-        forest = GrownTrees(self.trace, candidates=candidates, max_nodes=bound)
-        self._forests[candidates, bound] = forest
-        return forest
+                return trees
+        trees = GrownTrees(self.trace, candidates=candidates, max_nodes=bound)
+        self._by_limits[candidates, bound] = trees
+        return trees
 
     def bound(self, candidates: int, max_nodes: int) -> int:
         """`max_nodes`, or the number of nodes that a full tree of K candidates over all depths has, if less."""
@@ -162,13 +160,3 @@ class Forests:
             if nodes >= max_nodes:
                 return max_nodes
         return nodes
-
-
-def recorded_tree(trace: Trace, round_index: int) -> DraftTree:
-    """The tree that the recorded run verified in a round, grown again; the root alone where nothing was chosen."""
-    rounds = trace.rounds
-    num_nodes = int(rounds.num_nodes[round_index])
-    if num_nodes == 0:
-        return root_tree(int(rounds.pending[round_index]))
-    forest = GrownTrees(trace, candidates=int(rounds.candidates[round_index]), max_nodes=num_nodes)
-    return forest[round_index].tree

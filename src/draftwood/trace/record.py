@@ -25,8 +25,9 @@ from ..errors import TraceError, UsageError
 from ..policy import Policy, PolicyState, RoundCosts, RoundOutcome
 from ..prompts.units import Unit
 from .builder import TraceBuilder, TraceRound
-from .format import MAX_CANDIDATES, Trace, TraceMeta
+from .format import MAX_CANDIDATES, Trace
 from .replay import policy_options
+from .tables import TraceMeta
 
 FACTOR_NAMES = ("base", "slope", "draft")
 EVERY_POSITION_BATCH = 8
@@ -258,7 +259,15 @@ def _found(forest: Forest, index: int, candidates: int) -> _Found:
     """The scores of a block drafter, the tree of one that scores paths, or one of each from a union."""
     source = forest.source
     if isinstance(source, DraftBlock):
-        return _scores(source, index, candidates)
+        if source.logp.shape[2] != 1:
+            raise TraceError("scores that depend on the parent's rank: a trace keeps one row of scores a depth")
+        # What a drafter leaves out of K gets no probability.
+        depth, width = int(source.depths[index]), min(source.logp.shape[3], candidates)
+        logp = np.full((depth, candidates), -np.inf, dtype=np.float32)
+        ids = np.zeros((depth, candidates), dtype=np.int64)
+        logp[:, :width] = source.logp[index, :depth, 0, :width]
+        ids[:, :width] = source.ids[index, :depth, 0, :width]
+        return _Found(logp, ids)
     if source is None:
         return _Found(tree=forest[index])
     parts = [_found(part, index, candidates) for part in source]
@@ -268,15 +277,3 @@ def _found(forest: Forest, index: int, candidates: int) -> _Found:
         raise TraceError("a union of two drafters of one kind: a trace keeps one table of scores and one tree a round")
     best = scored[0] if scored else _Found()
     return best._replace(tree=trees[0] if trees else None)
-
-
-def _scores(block: DraftBlock, index: int, candidates: int) -> _Found:
-    """(depth, K) scores and ids of one request; what a drafter leaves out of K gets no probability."""
-    if block.logp.shape[2] != 1:
-        raise TraceError("scores that depend on the parent's rank: a trace keeps one row of scores a depth")
-    depth, width = int(block.depths[index]), min(block.logp.shape[3], candidates)
-    logp = np.full((depth, candidates), -np.inf, dtype=np.float32)
-    ids = np.zeros((depth, candidates), dtype=np.int64)
-    logp[:, :width] = block.logp[index, :depth, 0, :width]
-    ids[:, :width] = block.ids[index, :depth, 0, :width]
-    return _Found(logp, ids)

@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import UsageError
 from .diagnostics import drafted_rounds
 from .format import Trace
-from .grown import Forests, GrownRound
+from .grown import GrownRound, Nursery
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Allocation:
 
 
 def regret(
-    trace: Trace, budget: int, rounds: np.ndarray | None = None, *, candidates: int = 8, forests: Forests | None = None
+    trace: Trace, budget: int, rounds: np.ndarray | None = None, *, candidates: int = 8, nursery: Nursery | None = None
 ) -> Regret:
     """Regret of the best-first tree of `budget` nodes over K `candidates` per depth.
 
@@ -64,19 +64,28 @@ def regret(
     """
     if budget < 1:
         raise UsageError(f"budget {budget}: expected at least 1")
-    forest = (forests or Forests(trace)).get(candidates, budget)
+    trees = (nursery or Nursery(trace)).get(candidates, budget)
     picked = (drafted_rounds(trace) if rounds is None else rounds).tolist()
     depths = trace.max_depth()
     rows = np.zeros((len(picked), 4))
     for row, index in enumerate(picked):
-        grown = forest[index]
+        grown = trees[index]
         text = trace.realised(index)[: int(depths[index])]
         num_nodes = min(budget, grown.tree.num_nodes)
         length = int(grown.accepted[num_nodes])
-        path_logp = _retained_path(trace, index, text, candidates)
-        missed = path_logp[length : min(num_nodes, len(path_logp))]
-        reachable = min(budget, len(text))
-        rows[row] = length, len(missed), _bound(grown, num_nodes, missed), reachable - length
+        # Path log-probabilities of the text's prefixes, as far as they stay inside the K candidates.
+        logp, ids = (part[index, : len(text), :candidates] for part in (trace.rounds.logp, trace.rounds.ids))
+        hit = (ids == text[: len(ids), None]) & np.isfinite(logp)
+        inside = int(np.logical_and.accumulate(hit.any(axis=1)).sum())
+        path_logp = np.cumsum(logp[np.arange(inside), hit[:inside].argmax(axis=1)].astype(np.float64))
+        missed = path_logp[length : min(num_nodes, inside)]
+        # |law - score| over both trees' difference: the missed prefixes, whose law is 1, and as many nodes off the
+        # text, the last ones first, whose law is 0.
+        off = np.ones(num_nodes, dtype=bool)
+        off[grown.path[(grown.path > 0) & (grown.path <= num_nodes)] - 1] = False
+        given_up = grown.gains[:num_nodes][off][::-1][: len(missed)]
+        bound = (1.0 - np.exp(missed)).sum() + given_up.sum()
+        rows[row] = length, len(missed), bound, min(budget, len(text)) - length
     if not len(picked):
         return Regret(budget, candidates, 0, None, None, None, None, None)
     accepted, plug_in, bound, hindsight = rows.mean(axis=0).tolist()
@@ -93,7 +102,7 @@ def shared_allocation(
     candidates: int = 8,
     seed: int = 0,
     rounds: np.ndarray | None = None,
-    forests: Forests | None = None,
+    nursery: Nursery | None = None,
 ) -> Allocation:
     """Draw random batches of rounds and share `requests * nodes_per_request` nodes out (CAST, section 5, appendix F).
 
@@ -105,11 +114,11 @@ def shared_allocation(
     if not len(picked):
         raise UsageError("no drafted round to make batches of")
     total = requests * nodes_per_request
-    forest = (forests or Forests(trace)).get(candidates, min(total, 1024))
+    trees = (nursery or Nursery(trace)).get(candidates, min(total, 1024))
     rng = np.random.default_rng(seed)
     sums = np.zeros(3)
     for _ in range(batches):
-        batch = [forest[int(index)] for index in rng.choice(picked, size=requests)]
+        batch = [trees[int(index)] for index in rng.choice(picked, size=requests)]
         uniform = sum(int(grown.accepted[min(nodes_per_request, len(grown.gains))]) for grown in batch)
         sums += uniform, global_best_first(batch, total), best_split(batch, total)
     uniform, shared, hindsight = (sums / batches).tolist()
@@ -153,27 +162,3 @@ def best_split(batch: list[GrownRound], total: int) -> int:
                 options.append(shifted)
         best = np.max(options, axis=0)
     return int(best[total])
-
-
-def _retained_path(trace: Trace, round_index: int, text: np.ndarray, candidates: int) -> np.ndarray:
-    """(l,) float64 path log-probabilities of the text's prefixes, as far as they stay inside the K candidates."""
-    logp, ids = trace.rounds.logp[round_index], trace.rounds.ids[round_index]
-    total, found = 0.0, []
-    for d, token in enumerate(text.tolist()):
-        rank = np.flatnonzero((ids[d, :candidates] == token) & np.isfinite(logp[d, :candidates]))
-        if not len(rank):
-            break
-        total += float(logp[d, rank[0]])
-        found.append(total)
-    return np.array(found, dtype=np.float64)
-
-
-def _bound(grown: GrownRound, num_nodes: int, missed: np.ndarray) -> float:
-    """Sum of |target law - score| over the symmetric difference of the oracle tree and the plug-in tree.
-
-    In: the text's missed prefixes, whose law is 1. Out: as many nodes off the text, the last ones first, law 0.
-    """
-    off = np.ones(num_nodes, dtype=bool)
-    off[grown.path[(grown.path > 0) & (grown.path <= num_nodes)] - 1] = False
-    given_up = grown.gains[:num_nodes][off][::-1][: len(missed)]
-    return float((1.0 - np.exp(missed)).sum() + given_up.sum())

@@ -23,7 +23,7 @@ from ..errors import TraceError, UsageError
 from ..policy import Policy, PolicyState, RoundCosts, RoundOutcome
 from ..tree.grow import root_tree
 from .format import Trace
-from .grown import Forests, follow
+from .grown import Nursery, follow
 from .shapes import Shape
 
 MEASURED = "measured"
@@ -85,13 +85,13 @@ class ReplayResult:
     @property
     def mean_rows(self) -> float | None:
         """Mean rows verified, the root counted; None without rounds."""
-        rows = self._rows()
+        rows = self.rows
         return statistics.fmean(rows) if rows else None
 
     @property
     def sd_rows(self) -> float | None:
         """Standard deviation of the rows over rounds; None without rounds."""
-        rows = self._rows()
+        rows = self.rows
         return statistics.pstdev(rows) if rows else None
 
     @property
@@ -99,7 +99,9 @@ class ReplayResult:
         """Rounds that drafted nothing."""
         return sum(item.drafted.count(False) for item in self.requests)
 
-    def _rows(self) -> list[int]:
+    @property
+    def rows(self) -> list[int]:
+        """Rows verified, round by round."""
         return [rows for item in self.requests for rows in item.rows]
 
     def to_json(self) -> dict[str, Any]:
@@ -124,21 +126,21 @@ def replay(
     arm: Policy | Shape,
     profile: CostProfile | None = None,
     *,
-    forests: Forests | None = None,
+    nursery: Nursery | None = None,
     fresh_state: bool = False,
 ) -> ReplayResult:
     """Replay `arm`, a policy or a fixed shape, over every request of `trace`.
 
     `profile` prices the rounds, by its measured curve for every arm, and is what cost-aware policies choose by; a
     policy that takes constants from a profile must have them (`with_profile`). Cost factors that the trace recorded
-    correct the costs. `forests` of the same trace, passed from call to call, saves growing trees again. The engine
+    correct the costs. `nursery` of the same trace, passed from call to call, saves growing trees again. The engine
     half of a policy's state is carried from request to request, as an engine that serves them one after the other
     does, or starts anew for each with `fresh_state`.
 
     Raises `UsageError` for a cost-aware policy without a profile, `TraceError` for scores that cannot be grown.
     """
-    forests = forests or Forests(trace)
-    player: _Player = _ShapePlayer(trace, arm) if isinstance(arm, Shape) else _PolicyPlayer(forests, arm, profile)
+    nursery = nursery or Nursery(trace)
+    player: _Player = _ShapePlayer(trace, arm) if isinstance(arm, Shape) else _PolicyPlayer(nursery, arm, profile)
     prices = None if profile is None else _Prices(trace, profile, player.max_nodes)
     requests = []
     for request in range(trace.num_requests):
@@ -178,15 +180,15 @@ class _Player(Protocol):
 class _PolicyPlayer:
     """A policy as the engine drives it: wants_draft, grow, choose, observe."""
 
-    def __init__(self, forests: Forests, policy: Policy, profile: CostProfile | None) -> None:
+    def __init__(self, nursery: Nursery, policy: Policy, profile: CostProfile | None) -> None:
         if policy.needs_costs and profile is None:
             raise UsageError(f"policy {policy.name} chooses by cost: a profile is needed")
-        self._trace = forests.trace
+        self._trace = nursery.trace
         self._policy = policy
         self._own = not self._trace.meta.every_position and _made_by(self._trace, policy)
-        self._forest = forests.get(policy.candidates, policy.max_nodes)
+        self._grown = nursery.get(policy.candidates, policy.max_nodes)
         self._state = PolicyState()
-        self.max_nodes = forests.bound(policy.candidates, policy.max_nodes)
+        self.max_nodes = nursery.bound(policy.candidates, policy.max_nodes)
         self.curve = policy.curve
 
     def start(self, fresh_state: bool) -> None:
@@ -194,10 +196,10 @@ class _PolicyPlayer:
 
     def play(self, round_index: int, costs: RoundCosts | None) -> _Played:
         policy = self._policy
-        drafts = policy.drafts and self._forest.max_depth[round_index] > 0
+        drafts = policy.drafts and self._grown.max_depth[round_index] > 0
         if not drafts or not policy.wants_draft(self._state, costs):
             return _Played(root_tree(int(self._trace.rounds.pending[round_index])), np.zeros(1, np.int64), False)
-        grown = self._forest[round_index]
+        grown = self._grown[round_index]
         available = min(len(grown.gains), self.max_nodes)
         gains = grown.gains[:available]
         num_nodes = policy.choose(gains, None if costs is None else costs.round_s, 1, self._state)
@@ -272,26 +274,24 @@ class _Prices:
 
     def __init__(self, trace: Trace, profile: CostProfile, max_nodes: int) -> None:
         self._trace, self._profile, self._max_nodes = trace, profile, max_nodes
-        self._corrected = bool(trace.meta.factor_names)
+        self._names = trace.meta.factor_names
+        if not set(self._names) <= {"base", "slope", "draft"}:
+            raise TraceError(f"cost factors {', '.join(self._names)}: expected base, slope, draft")
         self._known: dict[tuple[int, str, LiveFactors], RoundCosts] = {}
 
     def of(self, round_index: int, curve: str) -> RoundCosts:
         """Costs of a lone request's round."""
         context = int(self._trace.rounds.context[round_index])
-        live = _live(self._trace, round_index) if self._corrected else UNCORRECTED
+        live = UNCORRECTED
+        if self._names:
+            factors = self._trace.rounds.factors[round_index].tolist()
+            live = LiveFactors(**dict(zip(self._names, factors, strict=True)))
         key = (context, curve, live)
         found = self._known.get(key)
         if found is None:
             found = self._profile.round_cost(1, context, max_nodes=self._max_nodes, curve=curve, live=live)
             self._known[key] = found
         return found
-
-
-def _live(trace: Trace, round_index: int) -> LiveFactors:
-    names = trace.meta.factor_names
-    if not set(names) <= {"base", "slope", "draft"}:
-        raise TraceError(f"cost factors {', '.join(names)}: expected base, slope, draft")
-    return LiveFactors(**dict(zip(names, trace.rounds.factors[round_index].tolist(), strict=True)))
 
 
 def _made_by(trace: Trace, arm: Policy | Shape) -> bool:

@@ -81,7 +81,8 @@ def simulate(
     sorted_masses = schema.masses(np.asarray(masses, np.float64).tolist(), "masses")
     if draft_ms is not None:
         profile = profile.with_draft(draft_ms / 1e3)
-    widths = np.array(check_grid(tuple(grid))) if grid else np.arange(_widest(profile, sorted_masses) + 1)
+    widest = min(len(sorted_masses), int(profile.rows[-1]) - 1)
+    widths = np.array(check_grid(tuple(grid))) if grid else np.arange(widest + 1)
     at_context = profile.nearest_context(context)
     fit = profile.slope(*fit_rows, context=at_context)
     measured, seen = (
@@ -96,7 +97,3 @@ def simulate(
         tokens_per_s_by_width={int(width): float(rate) for width, rate in zip(widths, measured.rate, strict=True)},
         slope_clamped=fit.clamped,
     )
-
-
-def _widest(profile: CostProfile, masses: np.ndarray) -> int:
-    return min(len(masses), int(profile.rows[-1]) - 1)

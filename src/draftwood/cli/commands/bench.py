@@ -6,14 +6,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ...errors import UsageError
-from ..evidence import adopt_profile, end_ids, load_profile, names, numbers, progress, prompt_sets, render_units
+from ...files import check_folder, write_file
+from ..evidence import adopt_profile, end_ids, load_profile, names, numbers, prompt_sets, render_units
+from ..grids import encoding_of
 from ..io import notice, stdout_for_results, write, write_json
-from ..load import LoadOptions, check_pair, load_engine, waiting_for
+from ..load import LoadOptions, check_pair, load_engine
 from ..options import (
     BlockOption,
     BudgetsOption,
@@ -36,6 +38,7 @@ from ..options import (
     at_least_one,
     number,
 )
+from ..progress import progress, waiting_for
 
 if TYPE_CHECKING:
     from ... import Engine
@@ -154,7 +157,9 @@ def bench(
         if as_json:
             write_json({"lines": run.to_json()}, results)
         else:
-            _print(run, plan, results)
+            from ...bench.tables import text_tables
+
+            write((f"{plan.title}\n" if plan.title else "") + text_tables(run, encoding_of(results)), results)
     if any(line.output == "different" for lines in run.lines.values() for line in lines):
         raise typer.Exit(1)
 
@@ -205,9 +210,16 @@ class _Job:
             if self.output is not None:
                 save_results(self.output, run.to_json(), where.to_json())
 
-        with progress("measuring", total - (len(store.samples) if store is not None else 0)) as advance:
+        with progress("measuring", total - (len(store.samples) if store is not None else 0)) as bar:
             run = run_bench(
-                engine, panels, self.units, options, store, methods=self.methods, advance=advance, set_ended=set_ended
+                engine,
+                panels,
+                self.units,
+                options,
+                store,
+                methods=self.methods,
+                advance=bar.advance,
+                set_ended=set_ended,
             )
         if self.output is not None and store is not None:
             _write_reports(self, run, where.to_json(), store.samples, self.output)
@@ -223,7 +235,6 @@ def _check(
     methods_from: Path | None,
 ) -> list[PromptSet]:
     """Refuse what can be refused before a model is loaded; returns the prompt sets."""
-    from ...bench.results import check_folder
     from ...bench.summary import TIMERS
     from ...policy import POLICIES
 
@@ -248,7 +259,7 @@ def _check(
 def _plan(asked: _Asked, block_size: int, methods: Sequence[str]) -> Recipe:
     """Rows and settings: a recipe's, overridden by what was asked for, or those of the options alone."""
     from ...bench.plan import BenchRow, Panel, rows_of
-    from ...bench.recipes import RECIPES, Recipe, check_recipe
+    from ...bench.recipes import Recipe, make_recipe
     from ...core import Sampling
 
     if asked.recipe is not None:
@@ -256,7 +267,7 @@ def _plan(asked: _Asked, block_size: int, methods: Sequence[str]) -> Recipe:
             raise UsageError(
                 f"--recipe {asked.recipe}: sets the rows, leave out --policies, --budgets and their options"
             )
-        plan = RECIPES[check_recipe(asked.recipe)](block_size)
+        plan = make_recipe(asked.recipe, block_size)
     else:
         chosen = asked.policies or (names(DEFAULT_POLICIES) if not asked.budgets else ["ar", "chain", "auto"])
         rows = rows_of(chosen, asked.budgets, asked.candidates)
@@ -317,7 +328,6 @@ def _write_reports(job: _Job, run: BenchRun, where: dict[str, Any], samples: Seq
     """Markdown and plots beside the results."""
     from ...bench.tables import markdown
     from ...draw.bench_plots import plots_available, save_plots
-    from ...draw.trees import write_whole
 
     hardware = where["hardware"]
     facts = {
@@ -326,18 +336,10 @@ def _write_reports(job: _Job, run: BenchRun, where: dict[str, Any], samples: Seq
         "revision": f"{where['git']['revision']}{' (dirty)' if where['git']['dirty'] else ''}",
         "versions": ", ".join(f"{name} {version}" for name, version in where["versions"].items()),
     }
-    write_whole(folder / "results.md", markdown(run, facts).encode())
+    write_file(folder / "results.md", markdown(run, facts), UsageError)
     if not job.plots:
         return
     if not plots_available():
         notice("no plots: they need matplotlib, pip install 'draftwood[plot]'")
         return
     save_plots(run, samples, folder)
-
-
-def _print(run: BenchRun, plan: Recipe, results: TextIO) -> None:
-    from ...bench.tables import text_tables
-
-    encoding = getattr(results, "encoding", None) or "ascii"
-    title = f"{plan.title}\n" if plan.title else ""
-    write(title + text_tables(run, encoding), results)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from ...errors import UsageError
-from ..evidence import adopt_profile, load_profile, names, numbers, progress, prompt_sets
+from ..evidence import adopt_profile, load_profile, names, numbers, prompt_sets
+from ..grids import box_for, grid_lines
 from ..io import stdout_for_results, write, write_json
-from ..load import LoadOptions, check_pair, load_engine, waiting_for
+from ..load import LoadOptions, check_pair, load_engine
 from ..options import (
     BudgetsOption,
     DeviceOption,
@@ -30,6 +31,7 @@ from ..options import (
     ThreadsOption,
     at_least_one,
 )
+from ..progress import progress, waiting_for
 from .demo import machine_facts
 
 if TYPE_CHECKING:
@@ -110,10 +112,10 @@ def check(
     rows = checked_rows(policies, budgets)
     for row in rows:
         check_pair(load, row.policy)
-    settings = [
-        CheckSettings(max_tokens, temperature, seed, reference.value, batch, raw)
-        for temperature in _temperatures(temperatures)
-    ]
+    chosen = numbers(temperatures, "--temperatures", float)
+    if not chosen:
+        raise UsageError("--temperatures: expected at least one number")
+    settings = [CheckSettings(max_tokens, temperature, seed, reference.value, batch, raw) for temperature in chosen]
     sets, costs = prompt_sets(prompts, None), load_profile(profile)
     with stdout_for_results() as results:
         with waiting_for(f"loading {model}"):
@@ -141,9 +143,9 @@ def certify(
     from ...certify.texts import run_check
 
     texts, laws = [], []
-    with progress("comparing texts", len(settings) * (1 + len(rows)) * len(units)) as advance:
+    with progress("comparing texts", len(settings) * (1 + len(rows)) * len(units)) as bar:
         for setting in settings:
-            texts += run_check(engine, rows, units, setting, advance)
+            texts += run_check(engine, rows, units, setting, bar.advance)
     sampled = [setting for setting in settings if setting.temperature > 0]
     cases = record_cases(engine, units) if sampled and engine.has_drafter else []
     for setting in sampled if cases else []:
@@ -166,15 +168,13 @@ def checked_rows(policies: str, budgets: str | None) -> list[BenchRow]:
 
 def mixed_units(engine: Engine, sets: Sequence[PromptSet], limit: int, raw: bool) -> list[Unit]:
     """The first `limit` prompts, one of each set in turn, first turns alone, as ids."""
+    from ...prompts.sets import in_turn
     from ...prompts.units import Unit
 
     if engine.codec is None:
         raise UsageError("this model has no tokenizer")
-    longest = max(len(prompts.prompts) for prompts in sets)
-    turns = [
-        (prompts.name, prompts.prompts[at]) for at in range(longest) for prompts in sets if at < len(prompts.prompts)
-    ]
-    return [Unit(name, prompt.id, tuple(engine.codec.encode(prompt.text, raw=raw))) for name, prompt in turns[:limit]]
+    turns = in_turn(sets)[:limit]
+    return [Unit(name, prompt.id, tuple(engine.codec.encode(prompt.text, raw=raw))) for name, prompt in turns]
 
 
 def as_object(certificate: Certificate, facts: dict[str, Any]) -> dict[str, Any]:
@@ -189,24 +189,16 @@ def as_object(certificate: Certificate, facts: dict[str, Any]) -> dict[str, Any]
 
 def report(certificate: Certificate, facts: dict[str, Any], stream: TextIO) -> str:
     """Tables of texts and laws, every difference in a line, and the verdict last."""
-    from rich import box
-    from rich.console import Console
     from rich.table import Table
 
-    unicode = (getattr(stream, "encoding", None) or "ascii").lower().startswith("utf")
-    style = box.SIMPLE_HEAD if unicode else box.ASCII
+    style = box_for(stream)
     texts = Table("policy", "T", "prompts", "positions", "committed", "output", box=style)
     for text in certificate.texts:
         texts.add_row(*text_cells(text))
-    console = Console(width=100, color_system=None, force_terminal=False)
-    with console.capture() as captured:
-        console.print(texts)
-        if certificate.laws:
-            laws = Table("verifier", "T", "tokens", "total variation", "limit", "law", box=style)
-            for law in certificate.laws:
-                laws.add_row(*law_cells(law))
-            console.print(laws)
-    lines = [line.rstrip() for line in captured.get().splitlines() if line.strip()]
+    laws = Table("verifier", "T", "tokens", "total variation", "limit", "law", box=style)
+    for law in certificate.laws:
+        laws.add_row(*law_cells(law))
+    lines = grid_lines([texts, laws] if certificate.laws else [texts], 100)
     lines += [line for text in certificate.texts for line in difference_lines(text)]
     return "\n".join([*lines, "", described(facts), f"verdict: {certificate.verdict}"]) + "\n"
 
@@ -243,15 +235,3 @@ def described(facts: dict[str, Any]) -> str:
         f"{facts['model']}, {machine['dtype']}, {machine['device']}, {machine['processor']}, torch {machine['torch']}; "
         f"{facts['max_tokens']} tokens a prompt against {against[facts['reference']]}"
     )
-
-
-def _temperatures(text: str) -> list[float]:
-    found = []
-    for name in names(text):
-        try:
-            found.append(float(name))
-        except ValueError as error:
-            raise UsageError(f"--temperatures {name!r}: expected numbers separated by commas") from error
-    if not found:
-        raise UsageError("--temperatures: expected at least one number")
-    return found

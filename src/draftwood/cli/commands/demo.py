@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from ...models.machine import processor_name
+from ..grids import grid_lines, is_unicode
 from ..io import stdout_for_results, write, write_json
-from ..load import LoadOptions, check_pair, load_engine, waiting_for
+from ..load import LoadOptions, check_pair, load_engine
 from ..options import (
     DeviceOption,
     Dtype,
@@ -25,6 +24,7 @@ from ..options import (
     StaleOption,
     ThreadsOption,
 )
+from ..progress import progress, waiting_for
 
 if TYPE_CHECKING:
     from ... import Engine
@@ -34,12 +34,6 @@ DEMO_MODEL = "demo:smollm2"
 TableStyle = Literal["unicode", "ascii", "markdown"]
 
 MarkdownOption = Annotated[bool, typer.Option("--markdown", help="Print the table in Markdown.")]
-
-
-class Advance(Protocol):
-    """Called after each generation."""
-
-    def __call__(self) -> None: ...
 
 
 def demo(
@@ -65,13 +59,14 @@ def demo(
     with stdout_for_results() as results:
         with waiting_for(f"loading {DEMO_MODEL} (the first time: converting it, half a minute)"):
             engine = load_engine(load)
-        with _progress(len(prompts) * len(DEMO_ROWS)) as advance:
-            lines = run_demo(engine, DEMO_ROWS, prompts, max_tokens, advance)
+        with progress("decoding", len(prompts) * len(DEMO_ROWS)) as bar:
+            lines = run_demo(engine, DEMO_ROWS, prompts, max_tokens, bar.advance)
         facts = machine_facts(engine)
         if as_json:
             write_json({"machine": facts, "max_tokens": max_tokens, "rows": [asdict(line) for line in lines]}, results)
         else:
-            write(table(lines, facts, max_tokens, _table_style(markdown, results)), results)
+            style: TableStyle = "markdown" if markdown else "unicode" if is_unicode(results) else "ascii"
+            write(table(lines, facts, max_tokens, style), results)
     if any(line.same_output == "different" for line in lines):
         raise typer.Exit(1)
 
@@ -92,7 +87,6 @@ def machine_facts(engine: Engine) -> dict[str, Any]:
 def table(lines: Sequence[DemoLine], facts: dict[str, Any], max_tokens: int, style: TableStyle) -> str:
     """The table and the line of machine facts; the styles ascii and markdown are pure ASCII."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     boxes = {"unicode": box.SIMPLE_HEAD, "ascii": box.ASCII, "markdown": box.MARKDOWN}
@@ -106,38 +100,14 @@ def table(lines: Sequence[DemoLine], facts: dict[str, Any], max_tokens: int, sty
         means = [_number(mean) for mean in (line.mean_committed, line.mean_rows)]
         near = f" ({line.near_ties} of {line.prompts})" if line.near_ties else ""
         grid.add_row(line.label, _number(line.tokens_per_s), *speedups, *means, line.same_output + near)
-    console = Console(width=88, color_system=None, force_terminal=False)
-    with console.capture() as captured:
-        console.print(grid)
     where = (
         f"{facts['processor']}, {facts['device']}, {facts['dtype']}, {facts['threads']} threads, "
         f"torch {facts['torch']}; {lines[0].prompts} prompts x {max_tokens} tokens, greedy"
     )
     note = "committed and rows: means per round. All policies run in one eager engine on a small target."
-    body = "\n".join(line.rstrip() for line in captured.get().splitlines() if line.strip())
+    body = "\n".join(grid_lines([grid], 88))
     return f"{body}\n\n{where}\n{note}\n"
-
-
-def _table_style(markdown: bool, stream: TextIO) -> TableStyle:
-    if markdown:
-        return "markdown"
-    return "unicode" if (getattr(stream, "encoding", None) or "ascii").lower().startswith("utf") else "ascii"
 
 
 def _number(value: float | None, unit: str = "") -> str:
     return "-" if value is None else f"{value:.2f}{unit}"
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Advance]:
-    """A progress bar on standard error, gone when done; nothing where standard error is not a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("decoding"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("decoding", total=total)
-        yield lambda: bar.advance(task)

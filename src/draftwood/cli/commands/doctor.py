@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -12,8 +10,9 @@ import typer
 
 from ...errors import ModelError, UnsupportedError
 from ..evidence import check_parent
+from ..grids import box_for, grid_lines
 from ..io import notice, stdout_for_results, write, write_json
-from ..load import LoadOptions, check_pair, load_engine, waiting_for
+from ..load import LoadOptions, check_pair, load_engine
 from ..options import (
     DeviceOption,
     DrafterOption,
@@ -25,6 +24,7 @@ from ..options import (
     ThreadsOption,
     at_least_one,
 )
+from ..progress import waiting_for
 from .demo import machine_facts
 
 if TYPE_CHECKING:
@@ -75,7 +75,10 @@ def doctor(
             _save(engine, save_baseline, results)
             return
         stored = None if no_baseline else _stored(engine, baseline)
-        found = _consult(engine, stored, positions)
+        from ...doctor.consult import Prescription, consult
+
+        with waiting_for("measuring") as wait:
+            found = consult(engine, stored, Prescription(positions), lambda what: wait.tell(f"measuring: {what}"))
         facts = {"schema": SCHEMA, "model": model, "machine": machine_facts(engine)}
         if as_json:
             write_json({**facts, **as_object(found)}, results)
@@ -96,27 +99,19 @@ def as_object(found: Diagnosis) -> dict[str, Any]:
 
 def report(found: Diagnosis, facts: dict[str, Any], stream: TextIO) -> str:
     """Hits by depth, what was tried, notes, and the diagnosis last."""
-    from rich import box
-    from rich.console import Console
     from rich.table import Table
 
-    unicode = (getattr(stream, "encoding", None) or "ascii").lower().startswith("utf")
-    style = box.SIMPLE_HEAD if unicode else box.ASCII
+    style = box_for(stream)
     rates = Table("depth", *(str(depth + 1) for depth in range(len(found.hit_rate))), box=style)
     rates.add_row("hit rate", *(f"{rate:.3f}" for rate in found.hit_rate))
     if found.expected is not None:
         rates.add_row("baseline", *(f"{rate:.3f}" for rate in found.expected))
-    console = Console(width=120, color_system=None, force_terminal=False)
-    with console.capture() as captured:
-        console.print(rates)
-        if found.tried:
-            tried = Table("suspect", "repair", "gain", "errors", "hits", "positions", box=style)
-            for one in found.tried:
-                hits = "-" if one.hit_gain != one.hit_gain else f"{one.hit_gain:+.3f}"
-                gains = (f"{one.gain.mean:+.3f}", f"{one.gain.errors:.1f}")
-                tried.add_row(one.suspect, one.repair, *gains, hits, str(one.positions))
-            console.print(tried)
-    lines = [line.rstrip() for line in captured.get().splitlines() if line.strip()]
+    tried = Table("suspect", "repair", "gain", "errors", "hits", "positions", box=style)
+    for one in found.tried:
+        hits = "-" if one.hit_gain != one.hit_gain else f"{one.hit_gain:+.3f}"
+        gains = (f"{one.gain.mean:+.3f}", f"{one.gain.errors:.1f}")
+        tried.add_row(one.suspect, one.repair, *gains, hits, str(one.positions))
+    lines = grid_lines([rates, tried] if found.tried else [rates], 120)
     machine = facts["machine"]
     legend = (
         ["gain: nats a token of the best repair of each suspect, errors: in standard errors"] if found.tried else []
@@ -170,13 +165,6 @@ def _stored(engine: Engine, path: Path | None) -> Baseline | None:
     return None if path is None else read_baseline(path, engine.state.target.spec.vocab_size)
 
 
-def _consult(engine: Engine, stored: Baseline | None, positions: int) -> Diagnosis:
-    from ...doctor.consult import Prescription, consult
-
-    with _telling() as tell:
-        return consult(engine, stored, Prescription(positions), tell)
-
-
 def _save(engine: Engine, path: Path, results: TextIO) -> None:
     from ...doctor.baseline import write_baseline
     from ...doctor.consult import measure_baseline
@@ -186,17 +174,3 @@ def _save(engine: Engine, path: Path, results: TextIO) -> None:
     write_baseline(baseline, path)
     rates = " ".join(f"{rate:.3f}" for rate in baseline.hit_rate())
     write(f"{path}: {sum(map(len, baseline.logp))} positions, hit rate by depth {rates}\n", results)
-
-
-@contextmanager
-def _telling() -> Iterator[Any]:
-    """Shows on a terminal what is being tried."""
-    import sys
-
-    if not sys.stderr.isatty():
-        yield lambda what: None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("measuring", spinner="line") as status:
-        yield lambda what: status.update(f"measuring: {what}")

@@ -13,7 +13,7 @@ from ...errors import RequestError, UsageError
 from ..batch import BatchOption, BatchOptions, MinNodesOption, ShareOption
 from ..evidence import prompt_sets
 from ..io import notice, read_argument, read_prompt, stdout_for_results, write, write_json
-from ..load import LoadOptions, check_pair, load_engine, waiting_for
+from ..load import LoadOptions, check_pair, load_engine
 from ..options import (
     BlockOption,
     DeviceOption,
@@ -36,6 +36,7 @@ from ..options import (
     integer,
 )
 from ..policies import UNASKED, PolicyChoice
+from ..progress import waiting_for
 
 if TYPE_CHECKING:
     from ... import Engine, RequestOutput
@@ -101,7 +102,8 @@ def generate(
         with waiting_for(f"loading {model}"):
             engine = load_engine(load)
         if show_end_ids:
-            _show_end_ids(engine, raw)
+            ends = engine.codec.ends(raw=raw) if engine.codec is not None else ()
+            notice("end ids: " + ", ".join(f"{end.token_id} {end.token!r} ({end.source})" for end in ends))
         if sets:
             _decode_sets(engine, sets, request, results)
         elif as_json:
@@ -194,8 +196,3 @@ def _stream(engine: Engine, prompt: str, request: dict[str, Any], results: TextI
         raise
     if not last.endswith("\n"):
         write("\n", results)
-
-
-def _show_end_ids(engine: Engine, raw: bool) -> None:
-    ends = engine.codec.ends(raw=raw) if engine.codec is not None else ()
-    notice("end ids: " + ", ".join(f"{end.token_id} {end.token!r} ({end.source})" for end in ends))

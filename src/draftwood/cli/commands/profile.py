@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +11,7 @@ import typer
 
 from ...errors import CostError, UsageError
 from ..io import notice, stdout_for_results, write, write_json
-from ..load import LoadOptions, check_pair, load_engine, waiting_for
+from ..load import LoadOptions, check_pair, load_engine
 from ..options import (
     DeviceOption,
     DrafterOption,
@@ -26,6 +24,7 @@ from ..options import (
     integer,
     number,
 )
+from ..progress import progress, waiting_for
 
 if TYPE_CHECKING:
     from ...cost import CostProfile
@@ -46,8 +45,6 @@ SecondsOption = Annotated[
 ]
 ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on from FILE.partial.")]
 PlotOption = Annotated[str | None, typer.Option("--plot", metavar="PNG", help="Draw the costs too.")]
-
-Report = Callable[[int, int, float | None], None]
 
 
 def profile(
@@ -91,8 +88,8 @@ def profile(
     with stdout_for_results() as results:
         with waiting_for(f"loading {model}"):
             engine = load_engine(load)
-        with _said_when_interrupted(partial), _progress() as report:
-            measured = measure_profile(engine, options, report=report)
+        with _said_when_interrupted(partial), progress("measuring") as bar:
+            measured = measure_profile(engine, options, report=bar.report)
         measured.save(path)
         partial.unlink(missing_ok=True)
         if picture is not None:
@@ -175,28 +172,3 @@ def _said_when_interrupted(partial: Path) -> Iterator[None]:
         if partial.is_file():
             notice(f"interrupted: what was measured is in {partial}; go on with --resume")
         raise
-
-
-@contextmanager
-def _progress() -> Iterator[Report]:
-    """A bar with the time left on standard error, gone when done; nothing where standard error is not a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda done, total, left_s: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = (TextColumn("measuring"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("measuring", total=None, left="")
-
-        def report(done: int, total: int, left_s: float | None) -> None:
-            bar.update(task, completed=done, total=total, left="" if left_s is None else time_left(left_s))
-
-        yield report
-
-
-def time_left(seconds: float) -> str:
-    """`1:05 left`."""
-    minutes, rest = divmod(math.ceil(seconds), 60)
-    return f"{minutes}:{rest:02d} left"

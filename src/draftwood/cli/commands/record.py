@@ -14,12 +14,11 @@ from ..evidence import (
     end_ids,
     load_profile,
     make_rule,
-    progress,
     prompt_sets,
     render_units,
 )
 from ..io import stdout_for_results, write
-from ..load import LoadOptions, check_pair, load_engine, waiting_for
+from ..load import LoadOptions, check_pair, load_engine
 from ..options import (
     BlockOption,
     DeviceOption,
@@ -42,6 +41,7 @@ from ..options import (
     at_least_one,
 )
 from ..policies import UNASKED, PolicyChoice
+from ..progress import progress, waiting_for
 
 OutputOption = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The trace, an .npz file.")]
 EveryOption = Annotated[
@@ -96,9 +96,9 @@ def record(
         units = render_units(engine, sets, raw=raw, system=system, history_tokens=max_tokens)
         size = batch or (EVERY_POSITION_BATCH if every_position else 1)
         how = RecordOptions(max_tokens, temperature, seed, block_size, size, end_ids(engine, raw))
-        with progress("recording", len(units)) as advance:
+        with progress("recording", len(units)) as bar:
             trace = record_trace(
-                engine, units, rule, how, model=model, drafter=drafter or "", versions=versions(), advance=advance
+                engine, units, rule, how, model=model, drafter=drafter or "", versions=versions(), advance=bar.advance
             )
         trace.save(output)
         write(f"{output}: {trace.num_requests} requests, {trace.num_rounds} rounds\n", results)

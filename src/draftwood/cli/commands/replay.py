@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..evidence import load_profile, names, numbers
+from ..grids import encoding_of
 from ..io import stdout_for_results, write, write_json
 from ..options import JsonOption
 
@@ -75,7 +76,7 @@ def replay(
             body: dict[str, Any] = {"lines": [asdict(line) for line in shown], "notes": notes}
             write_json(head | body | ({} if found is None else {"diagnostics": found}), results)
             return
-        encoding = getattr(results, "encoding", None) or "ascii"
+        encoding = encoding_of(results)
         write(_tables(shown, notes, encoding), results)
         if found is not None:
             from ...trace.diagnosis import diagnosis_text

@@ -9,8 +9,9 @@ import typer
 
 from ...errors import UsageError
 from ..evidence import adopt_profile, check_parent, end_ids, load_profile, make_rule
+from ..grids import is_unicode
 from ..io import notice, read_argument, read_prompt, stdout_for_results, write
-from ..load import LoadOptions, check_pair, load_engine, waiting_for
+from ..load import LoadOptions, check_pair, load_engine
 from ..options import (
     DeviceOption,
     DrafterOption,
@@ -30,6 +31,7 @@ from ..options import (
     integer,
 )
 from ..policies import UNASKED, PolicyChoice
+from ..progress import waiting_for
 
 if TYPE_CHECKING:
     from ...draw.show import ShownGeneration
@@ -92,11 +94,23 @@ def show(
         prompt_ids = engine.codec.encode(text, raw=raw, system=said)
         asked = SamplingParams(max_tokens, temperature, seed, end_ids=end_ids(engine, raw))
         shown = watch_generation(engine, prompt_ids, rule, asked)
-        facts = {"model": model, "policy": _label(name, options), "device": engine.device_name,
-                 "dtype": engine.dtype_name, "threads": str(engine.threads)}  # fmt: skip
+        facts = {
+            "model": model,
+            "policy": " ".join([name, *(f"{option}={value}" for option, value in options.items())]),
+            "device": engine.device_name,
+            "dtype": engine.dtype_name,
+            "threads": str(engine.threads),
+        }
         _write(shown, round_index, output, html, text, facts)
         if output is None and html is None:
-            write(_terminal(shown, round_index, getattr(results, "encoding", None) or "ascii"), results)
+            from ...draw.trees import draw_text
+
+            view = shown.round(round_index)
+            assert view.tree is not None
+            place = f"round {view.index} of {len(shown.rounds)}, context {view.context}"
+            kind = "drafted" if view.drafted else "did not draft"
+            tree = draw_text(view.tree, ascii_only=not is_unicode(results))
+            write(f"{place}, {kind}, {view.committed} committed\n{tree}", results)
 
 
 def _check_outputs(prompt: str, round_index: int, output: Path | None, html: Path | None) -> None:
@@ -134,17 +148,3 @@ def _write(
         page = html_report(shown.rounds, title="Draftwood", prompt=prompt, first_text=shown.first_text, facts=facts)
         save_report(html, page)
         notice(f"wrote {html}")
-
-
-def _terminal(shown: ShownGeneration, round_index: int, encoding: str) -> str:
-    from ...draw.trees import draw_text
-
-    view = shown.round(round_index)
-    assert view.tree is not None
-    kind = "drafted" if view.drafted else "did not draft"
-    head = f"round {view.index} of {len(shown.rounds)}, context {view.context}, {kind}, {view.committed} committed\n"
-    return head + draw_text(view.tree, ascii_only=not encoding.lower().startswith("utf"))
-
-
-def _label(policy: str, options: dict[str, Any]) -> str:
-    return " ".join([policy, *(f"{name}={value}" for name, value in options.items())])

@@ -45,6 +45,9 @@ def simulate(
     from ...trace.simulate import load_masses
     from ...trace.simulate import simulate as run
 
+    slope = FIT_ROWS if fit_rows is None else integers(fit_rows, "--fit-rows")
+    if len(slope) != 2 or not 1 <= slope[0] < slope[1]:
+        raise UsageError(f"--fit-rows {fit_rows!r}: expected two increasing numbers of rows, such as 16,128")
     widths = None if grid is None else integers(grid, "--grid")
     result = run(
         CostProfile.load(costs),
@@ -52,7 +55,7 @@ def simulate(
         policy,
         grid=widths,
         draft_ms=draft_ms,
-        fit_rows=FIT_ROWS if fit_rows is None else _fit_rows(fit_rows),
+        fit_rows=(slope[0], slope[1]),
         context=context,
     )
     if as_json:
@@ -71,10 +74,3 @@ def table(result: SimulationResult, policy: str) -> str:
         f"threshold {result.threshold:.4f} at that width, c1 {result.c1 * 1e6:.1f} microseconds a row{clamped}"
     )
     return "\n".join(lines) + "\n"
-
-
-def _fit_rows(text: str) -> tuple[int, int]:
-    found = integers(text, "--fit-rows")
-    if len(found) != 2 or not 1 <= found[0] < found[1]:
-        raise UsageError(f"--fit-rows {text!r}: expected two increasing numbers of rows, such as 16,128")
-    return found[0], found[1]

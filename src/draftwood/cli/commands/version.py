@@ -14,12 +14,10 @@ LIBRARIES = ("torch", "transformers", "numba")
 
 def version() -> None:
     """Print the version of Draftwood and of what it runs on."""
-    parts = [f"Python {platform.python_version()}", *(f"{name} {_installed(name)}" for name in LIBRARIES)]
+    parts = [f"Python {platform.python_version()}"]
+    for name in LIBRARIES:
+        try:
+            parts.append(f"{name} {package_version(name)}")
+        except PackageNotFoundError:
+            parts.append(f"{name} absent")
     write(f"draftwood {__version__} ({', '.join(parts)})\n")
-
-
-def _installed(name: str) -> str:
-    try:
-        return package_version(name)
-    except PackageNotFoundError:
-        return "absent"

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from ...cost.profile import CostProfile
 from ...errors import CostError
 from ..identity import identity_key
 from .assemble import assemble
+from .base import Measurable
 from .plan import PROBE_CONTEXT, fitting_contexts, probe_plan
 from .profile import MeasureOptions, measure_gains, new_stand
 from .sampler import Log, Sampler
-
-if TYPE_CHECKING:
-    from ..engine import Engine
 
 PROBE_SECONDS = 20.0
 PROBE_NODES = 64
@@ -30,7 +27,7 @@ Notify = Callable[[str], None]
 
 
 def probed_profile(
-    engine: Engine, cache_dir: Path | None, notify: Notify, *, clock: Callable[[], float] = perf_counter
+    engine: Measurable, cache_dir: Path | None, notify: Notify, *, clock: Callable[[], float] = perf_counter
 ) -> CostProfile:
     """The cached probe of this engine's identity, or one measured now, which takes at most PROBE_SECONDS.
 
@@ -51,7 +48,7 @@ def probed_profile(
     return profile
 
 
-def _measure(engine: Engine, clock: Callable[[], float]) -> CostProfile:
+def _measure(engine: Measurable, clock: Callable[[], float]) -> CostProfile:
     start_s = clock()
     stand = new_stand(engine, PROBE_NODES, clock=clock, seed=0)
     state = engine.state
@@ -67,7 +64,7 @@ def _measure(engine: Engine, clock: Callable[[], float]) -> CostProfile:
     return assemble(log, plan, mean_gains=gains, identity=engine.identity, dtype=engine.dtype_name)
 
 
-def _cached(path: Path, engine: Engine, notify: Notify) -> CostProfile | None:
+def _cached(path: Path, engine: Measurable, notify: Notify) -> CostProfile | None:
     """The stored probe; None when there is none that can be used."""
     if not path.is_file():
         return None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,14 +15,13 @@ from ...cost import schema
 from ...cost.identity import Identity
 from ...cost.profile import CostProfile
 from ...errors import CostError, UsageError
+from ...files import write_file
 from .assemble import assemble
+from .base import Measurable
 from .gains import collect_gains, encoded_prompts
 from .plan import CONTEXTS, QUICK_CONTEXTS, Plan, check_max_nodes, fitting_contexts, full_plan, quick_plan
 from .sampler import Log, Report, Sampler
 from .stand import Stand
-
-if TYPE_CHECKING:
-    from ..engine import Engine
 
 CPU_NODES, DEVICE_NODES = 64, 512
 PARTIAL_SCHEMA = 1
@@ -65,7 +63,7 @@ class MeasureOptions:
 
 
 def measure_profile(
-    engine: Engine,
+    engine: Measurable,
     options: MeasureOptions,
     *,
     report: Report = lambda done, total, left_s: None,
@@ -103,7 +101,7 @@ def measure_profile(
 
 
 def measure_gains(
-    engine: Engine, stand: Stand, options: MeasureOptions, *, until: Callable[[], bool]
+    engine: Measurable, stand: Stand, options: MeasureOptions, *, until: Callable[[], bool]
 ) -> np.ndarray | None:
     """Mean gains on bundled prompts; None for an engine without a tokenizer."""
     if engine.codec is None:
@@ -120,12 +118,12 @@ def measure_gains(
     )
 
 
-def default_max_nodes(engine: Engine) -> int:
+def default_max_nodes(engine: Measurable) -> int:
     """Largest tree on this kind of device."""
     return CPU_NODES if engine.state.target.spec.device.type == "cpu" else DEVICE_NODES
 
 
-def new_stand(engine: Engine, max_nodes: int, *, clock: Callable[[], float], seed: int) -> Stand:
+def new_stand(engine: Measurable, max_nodes: int, *, clock: Callable[[], float], seed: int) -> Stand:
     """A stand over the engine's models; raises UsageError when there is no drafter."""
     return Stand(engine.state, max_nodes=max_nodes, clock=clock, seed=seed)
 
@@ -147,17 +145,6 @@ def load_partial(path: Path, plan: Plan, identity: Identity | None) -> Log:
     return Log.from_json(document.get("log"))
 
 
-def write_json_at_once(path: Path, document: dict[str, Any]) -> None:
-    """Write a file that is never seen half written; raises OSError."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(json.dumps(document, allow_nan=False), encoding="utf-8")
-        os.replace(part, path)
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
-
-
 def _save_partial(path: Path | None, plan: Plan, identity: Identity | None, log: Log) -> None:
     if path is None:
         return
@@ -167,10 +154,7 @@ def _save_partial(path: Path | None, plan: Plan, identity: Identity | None, log:
         "identity": None if identity is None else identity.to_json(),
         "log": log.to_json(),
     }
-    try:
-        write_json_at_once(path, document)
-    except OSError as error:
-        raise CostError(f"{path}: cannot be written ({error.strerror})") from error
+    write_file(path, json.dumps(document, allow_nan=False), CostError)
 
 
 def _plain_plan(plan: Plan) -> dict[str, Any]:
@@ -178,7 +162,7 @@ def _plain_plan(plan: Plan) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(plan).items()}
 
 
-def _plan(engine: Engine, options: MeasureOptions, stand: Stand, max_nodes: int) -> Plan:
+def _plan(engine: Measurable, options: MeasureOptions, stand: Stand, max_nodes: int) -> Plan:
     """The plan of these options, its rows cut to the trees that this drafter can give."""
     usual = QUICK_CONTEXTS if options.quick else CONTEXTS
     contexts = fitting_contexts(options.contexts, usual, engine.state.target.spec.context_limit, stand.block_size)

@@ -1,0 +1,83 @@
+"""How files are written: whole or not at all. And JSON, which has no number that is not finite.
+
+The command line starts with this module, so numpy is imported where it is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from .errors import UsageError
+
+Failure = Callable[[str], Exception]
+"""Makes the error to raise from one line: one of our classes, or a function that adds to the line."""
+
+
+def write_file(path: str | os.PathLike[str], data: str | bytes, error: Failure | None = None) -> None:
+    """Write text (UTF-8) or bytes to a temporary name beside `path`, then rename: no half file is ever seen.
+
+    If that fails an earlier file stays as it was, and `error` is raised with one line that names the file; without it,
+    what the system raised.
+    """
+    content = data.encode() if isinstance(data, str) else data
+    _replace(Path(path), lambda file: file.write(content), error)
+
+
+def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, Any], error: Failure | None = None) -> None:
+    """The same for a compressed .npz file of plain arrays, never pickled."""
+    import numpy as np
+
+    _replace(Path(path), lambda file: np.savez_compressed(file, allow_pickle=False, **arrays), error)
+
+
+def _replace(path: Path, fill: Callable[[BinaryIO], object], error: Failure | None) -> None:
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            fill(file)
+        os.replace(part, path)
+    except OSError as reason:
+        if error is None:
+            raise
+        raise error(f"{path}: cannot be written ({reason.strerror})") from reason
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def check_folder(folder: Path) -> None:
+    """Raise UsageError, one line, unless files can be made in `folder`; leaves nothing behind."""
+    made: list[Path] = []
+    try:
+        for path in reversed([folder, *folder.parents]):
+            if not path.exists():
+                path.mkdir()
+                made.append(path)
+        probe = folder / f".draftwood-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UsageError(f"output folder {folder}: cannot be written ({error.strerror})") from error
+    finally:
+        for path in reversed(made):
+            path.rmdir()
+
+
+def json_line(value: Any) -> str:
+    """One line of JSON, in ASCII, with its line end; numbers that are not finite become null."""
+    return json.dumps(finite(value), allow_nan=False) + "\n"
+
+
+def finite(value: Any) -> Any:
+    """The value with every number that is not finite replaced by None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
