@@ -7,6 +7,7 @@ import mmap
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -25,8 +26,23 @@ def budget_bytes(wanted: str | float | None, device: torch.device) -> int:
     A number up to 1 is a share. Raises UsageError naming the value and what is allowed, or more than is free.
     """
     free = free_bytes(device)
-    if wanted is None:
-        return int(free * (CPU_SHARE if device.type == "cpu" else DEVICE_SHARE))
+    asked = parse(wanted) if wanted is not None else Asked(share=CPU_SHARE if device.type == "cpu" else DEVICE_SHARE)
+    if asked.share is not None:
+        return int(free * asked.share)
+    if asked.num_bytes > free:
+        raise UsageError(f"kv_memory {wanted!r}: expected at most the {free / 2**20:.0f} MiB that are free")
+    return asked.num_bytes
+
+
+class Asked(NamedTuple):
+    """What a user asked for: a share, or bytes."""
+
+    share: float | None = None
+    num_bytes: int = 0
+
+
+def parse(wanted: str | float) -> Asked:
+    """Read a share (0.5, "50%") or a number of bytes ("800MB", "2GiB"); raises UsageError for anything else."""
     match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(?:(%)|([kmgt]i?)?b?)\s*", str(wanted).lower())
     if match is None:
         raise UsageError(f"kv_memory {wanted!r}: {_EXPECTED}")
@@ -35,13 +51,8 @@ def budget_bytes(wanted: str | float | None, device: torch.device) -> int:
         share = value / 100.0 if match[2] else value
         if not 0.0 < share <= 1.0:
             raise UsageError(f"kv_memory {wanted!r}: expected a share above 0 and at most 1 (100%)")
-        return int(free * share)
-    found = int(value * _UNITS[match[3] or ""])
-    if not 0 < found <= free:
-        raise UsageError(
-            f"kv_memory {wanted!r}: expected more than 0 and at most the {free / 2**20:.0f} MiB that are free"
-        )
-    return found
+        return Asked(share=share)
+    return Asked(num_bytes=int(value * _UNITS[match[3] or ""]))
 
 
 def free_bytes(device: torch.device) -> int:

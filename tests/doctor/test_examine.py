@@ -16,6 +16,7 @@ import pytest
 import torch
 from byte_tokenizer import CHAT_TEMPLATE, byte_level
 from decoding import random_drafter
+from drafter_pair import ask, commit, draft
 from families import family
 
 from draftwood import Engine
@@ -28,7 +29,6 @@ from draftwood.doctor.forced import ForcedText, Position, Sample, Scores, Trial,
 from draftwood.doctor.quantised import quantised_bits
 from draftwood.doctor.suspects import PairView, head, mask_id
 from draftwood.doctor.thinking import Measured, open_tag
-from draftwood.draft.base import DraftRequest
 from draftwood.draft.dflash import DFlashDrafter
 from draftwood.draft.model import DFlashModel
 from draftwood.errors import UsageError
@@ -177,15 +177,15 @@ def quantise(model: torch.nn.Module, bits: int, block: int = 32) -> None:
 
 @needs_demo
 def test_scores_are_the_drafters_own(ward: Ward) -> None:
-    """The short way to hits agrees with `draft`, position by position."""
+    """The short way to hits agrees with `propose`, position by position."""
     places = block_positions(ward.sample.texts[:2], 7, stride=17)
     drafter = ward.broken()
     found = score(Trial(drafter, drafter.target_layer_ids), ward.sample, places, 8)
     for place, hit in zip(places, found.hit, strict=True):
         text = ward.sample.texts[place.text].ids
-        drafter.commit(9, ward.sample.taps(place.text, drafter.target_layer_ids, slice(0, place.start)))
-        block = drafter.draft([DraftRequest(9, text[place.start], place.start, 8)], 1)
-        drafter.release(9)
+        commit(drafter, 9, ward.sample.taps(place.text, drafter.target_layer_ids, slice(0, place.start)))
+        block = draft(drafter, [ask(9, text[place.start], place.start, 8)], 1)
+        drafter.close(9)
         expected = block.ids[0, :, 0, 0] == np.array(text[place.start + 1 : place.start + 8])
         assert np.array_equal(hit, expected)
     assert found.hit.any() and not found.hit.all() and (found.logp <= 0).all()
@@ -225,9 +225,10 @@ def test_a_shifted_convention_is_scored_by_its_rows(tiny: Engine) -> None:
         assert found.hit.shape == found.logp.shape == (2, 6 if shift < 0 else 7)
         for index, place in enumerate(places):
             drafter = pair.rebuilt()
-            drafter.commit(0, sample.taps(place.text, pair.layers, slice(0, place.start)))
+            drafter.allocate(256, 1)
+            commit(drafter, 0, sample.taps(place.text, pair.layers, slice(0, place.start)))
             ids = sample.texts[place.text].ids
-            states = drafter.block_states([DraftRequest(0, ids[place.start], place.start, 8)])
+            states = drafter.block_states([ask(0, ids[place.start], place.start, 8)])
             best = pair.target.head(states).argmax(dim=-1)
             for depth in range(1, found.hit.shape[1] + 1):
                 assert found.hit[index, depth - 1] == (int(best[depth - shift]) == ids[place.start + depth])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,8 +28,9 @@ class LoadOptions:
     profile: Path | None = None
     allow_stale_profile: bool = False
     live_costs: bool = True
+    kv_memory: str | None = None
     config: EngineConfig | None = None
-    """Settings of the engine; None: the usual ones."""
+    """Settings of the engine beside its memory; None: the usual ones."""
 
 
 def check_pair(options: LoadOptions, policy: str) -> None:
@@ -45,6 +46,7 @@ def check_pair(options: LoadOptions, policy: str) -> None:
 def load_engine(options: LoadOptions) -> Engine:
     """Load the pair quietly; notices go to standard error."""
     from .. import Engine
+    from ..engine import EngineConfig
     from ..models.quiet import quiet_libraries
     from ..models.threads import default_threads
 
@@ -62,7 +64,7 @@ def load_engine(options: LoadOptions) -> Engine:
         profile=options.profile,
         allow_stale_profile=options.allow_stale_profile,
         live_costs=options.live_costs,
-        config=options.config,
+        config=replace(options.config or EngineConfig(), kv_memory=options.kv_memory),
     )
 
 

@@ -57,7 +57,11 @@ ModelArgument = Annotated[
 ]
 DrafterOption = Annotated[
     str | None,
-    typer.Option("--drafter", metavar="D", help="A DFlash drafter: folder or Hugging Face id."),
+    typer.Option(
+        "--drafter",
+        metavar="D",
+        help="A DFlash drafter (folder or Hugging Face id), suffix, bundled, or several joined by +.",
+    ),
 ]
 DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Number type of weights and arithmetic.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="Where to run: cpu, cuda, cuda:1, ...")]
@@ -68,6 +72,15 @@ ThreadsOption = Annotated[
         parser=at_least_one,
         metavar="N",
         help="CPU threads; default: what cores, affinity and cgroup quota allow.",
+    ),
+]
+
+KvMemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--kv-memory",
+        metavar="SIZE",
+        help="Memory of the KV pools: a share of what is free (0.5, 50%) or bytes (800MB, 2GiB); default: half of it.",
     ),
 ]
 

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from ..batch import RequestRows, build
-from ..cache import KVPool
+from ..cache import PAGE_ROWS, KVPool
 from ..core import Visibility
 from ..draft.base import Committed, DraftRequest
 from ..draft.dflash import DFlashDrafter
@@ -164,6 +164,9 @@ def _block_states(trial: Trial, sample: Sample, places: Sequence[Position], bloc
     drafter = trial.drafter
     found: dict[Position, torch.Tensor] = {}
     waiting = {number: [place for place in places if place.text == number] for number in range(len(sample.texts))}
+    rows = sum(len(text.ids) + PAGE_ROWS for text in sample.texts)
+    if drafter.pool.kv_rows < rows:
+        drafter.allocate(rows, len(sample.texts))
     for number, text in enumerate(sample.texts):
         drafter.open(number, np.array(text.ids, np.int64), len(text.ids))
     try:

@@ -182,6 +182,9 @@ def _asked(state: EngineState, job: Job, max_nodes: int) -> DraftRequest:
 def _costs(state: EngineState, policy: Policy, extra_rows: int) -> RoundCosts:
     if state.costs is None or state.load is None:
         raise CostError(f"policy {policy.name} needs a cost profile: give one with --profile, or measure it first")
+    notice = state.costs.profile.notice_requests(state.load.requests)
+    if notice is not None:
+        LOGGER.warning("%s", notice)
     return state.costs.round_costs(state.load, policy, extra_rows=extra_rows)
 
 

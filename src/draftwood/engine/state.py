@@ -12,7 +12,7 @@ from ..cache import PAGE_ROWS, KVPool, row_bytes
 from ..core import MAX_NODES
 from ..draft.base import Drafter
 from ..errors import UsageError
-from ..memory import budget_bytes
+from ..memory import budget_bytes, parse
 from ..models.base import TargetModel
 from ..policy import Policy, PolicyState
 from ..policy.batch import Sharing
@@ -45,6 +45,8 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} {value}: expected at least 1")
+        if self.kv_memory is not None:
+            parse(self.kv_memory)
         if list(self.row_tiers) != sorted({*self.row_tiers}) or any(tier < 1 for tier in self.row_tiers):
             raise UsageError(f"row_tiers {self.row_tiers}: expected increasing numbers of rows")
 

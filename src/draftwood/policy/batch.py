@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeGuard
 
 import numpy as np
 
@@ -144,12 +145,17 @@ def _groups(
     for at, member in enumerate(members):
         if member.policy.shares:
             sharers.append(at)
-        elif sharing.share == "shared" and len(members) > 1 and isinstance(member.policy, SharedPolicy):
+        elif sharing.share == "shared" and len(members) > 1 and _can_join(member.policy):
             joining.setdefault(member.policy, []).append(at)
     groups = [(policy, indices) for policy, indices in joining.items() if len(indices) > 1]
     if sharers:
         groups.append((_leader(default, members[sharers[0]].policy), sharers))
     return groups
+
+
+def _can_join(policy: Policy) -> TypeGuard[SharedPolicy]:
+    """As isinstance would say, which takes longer than all the rest of an allocation: it is asked every round."""
+    return hasattr(policy, "choose_shared")
 
 
 def _leader(default: Policy | None, first: Policy) -> SharedPolicy:

@@ -25,6 +25,7 @@ from ..options import (
     Dtype,
     DtypeOption,
     JsonOption,
+    KvMemoryOption,
     LimitOption,
     LiveCostsOption,
     ModelArgument,
@@ -129,6 +130,7 @@ def bench(
     dtype: DtypeOption = Dtype.AUTO,
     device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
+    kv_memory: KvMemoryOption = None,
 ) -> None:
     """Measure policies against each other on the same prompts; exit 1 if an output differs beyond near-ties."""
     from ...bench.recipes import prefix_units
@@ -138,7 +140,7 @@ def bench(
         recipe, names(policies), numbers(budgets, "--budgets"), candidates, block_size, max_tokens, temperature,
         numbers(seeds, "--seeds"), repeats, timer, limit,
     )  # fmt: skip
-    load = LoadOptions(model, drafter, dtype.value, device, threads)
+    load = LoadOptions(model, drafter, dtype.value, device, threads, kv_memory=kv_memory)
     costs = load_profile(profile)
     sets = _check(asked, prompts, load, output, resume, methods_from)
     with stdout_for_results() as results:

@@ -21,6 +21,7 @@ from ..options import (
     Dtype,
     DtypeOption,
     JsonOption,
+    KvMemoryOption,
     MaxTokensOption,
     ModelArgument,
     ProfileOption,
@@ -101,12 +102,13 @@ def check(
     dtype: DtypeOption = Dtype.AUTO,
     device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
+    kv_memory: KvMemoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Certify that policies say what plain decoding says; exit 1 on a real difference."""
     from ...certify.texts import CheckSettings
 
-    load = LoadOptions(model, drafter, dtype.value, device, threads)
+    load = LoadOptions(model, drafter, dtype.value, device, threads, kv_memory=kv_memory)
     rows = checked_rows(policies, budgets)
     for row in rows:
         check_pair(load, row.policy)

@@ -17,6 +17,7 @@ from ..options import (
     Dtype,
     DtypeOption,
     JsonOption,
+    KvMemoryOption,
     LiveCostsOption,
     MaxTokensOption,
     ProfileOption,
@@ -40,6 +41,7 @@ def demo(
     dtype: DtypeOption = Dtype.AUTO,
     device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
+    kv_memory: KvMemoryOption = None,
     profile: ProfileOption = None,
     allow_stale_profile: StaleOption = False,
     live_costs: LiveCostsOption = True,
@@ -47,7 +49,9 @@ def demo(
     as_json: JsonOption = False,
 ) -> None:
     """Decode a few prompts with the bundled pair under every policy and compare; exit 1 if outputs differ."""
-    load = LoadOptions(DEMO_MODEL, None, dtype.value, device, threads, profile, allow_stale_profile, live_costs)
+    load = LoadOptions(
+        DEMO_MODEL, None, dtype.value, device, threads, profile, allow_stale_profile, live_costs, kv_memory=kv_memory
+    )
     check_pair(load, "auto")
     from ...bench.demo import DEMO_ROWS, demo_prompts, run_demo
 

@@ -19,6 +19,7 @@ from ..options import (
     Dtype,
     DtypeOption,
     JsonOption,
+    KvMemoryOption,
     ModelArgument,
     ThreadsOption,
     at_least_one,
@@ -59,10 +60,11 @@ def doctor(
     dtype: DtypeOption = Dtype.AUTO,
     device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
+    kv_memory: KvMemoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure how well a pair drafts and name what is wrong with it; exit 1 with a fault."""
-    load = LoadOptions(model, drafter, dtype.value, device, threads)
+    load = LoadOptions(model, drafter, dtype.value, device, threads, kv_memory=kv_memory)
     check_pair(load, "chain")
     # Found first: a name that leads nowhere is wrong use, no fault of a pair.
     from ...models.source import fetch_folder, resolve_model

@@ -21,6 +21,7 @@ from ..options import (
     Dtype,
     DtypeOption,
     JsonOption,
+    KvMemoryOption,
     LimitOption,
     LiveCostsOption,
     MaxTokensOption,
@@ -69,6 +70,7 @@ def generate(
     dtype: DtypeOption = Dtype.AUTO,
     device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
+    kv_memory: KvMemoryOption = None,
     profile: ProfileOption = None,
     allow_stale_profile: StaleOption = False,
     live_costs: LiveCostsOption = True,
@@ -76,7 +78,9 @@ def generate(
     show_end_ids: ShowEndsOption = False,
 ) -> None:
     """Decode PROMPT with MODEL and stream the text; or many --prompts together, a JSON line each as they end."""
-    load = LoadOptions(model, drafter, dtype.value, device, threads, profile, allow_stale_profile, live_costs)
+    load = LoadOptions(
+        model, drafter, dtype.value, device, threads, profile, allow_stale_profile, live_costs, kv_memory=kv_memory
+    )
     together = BatchOptions(batch, share, min_nodes)
     request: dict[str, Any] = {
         "policy": chosen.name,

@@ -18,6 +18,7 @@ from ..options import (
     Dtype,
     DtypeOption,
     JsonOption,
+    KvMemoryOption,
     ModelArgument,
     ThreadsOption,
     integer,
@@ -59,6 +60,7 @@ def profile(
     dtype: DtypeOption = Dtype.AUTO,
     device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
+    kv_memory: KvMemoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure what a round of MODEL and its drafter costs on this machine, and write it to FILE."""
@@ -75,7 +77,7 @@ def profile(
         partial=partial,
         resume=resume,
     )
-    load = LoadOptions(model, drafter, dtype.value, device, threads)
+    load = LoadOptions(model, drafter, dtype.value, device, threads, kv_memory=kv_memory)
     check_pair(load, "auto")
     if picture is not None:
         from ...draw.costs import require_matplotlib

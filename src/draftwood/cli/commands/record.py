@@ -25,6 +25,7 @@ from ..options import (
     DrafterOption,
     Dtype,
     DtypeOption,
+    KvMemoryOption,
     LimitOption,
     LiveCostsOption,
     MaxTokensOption,
@@ -75,6 +76,7 @@ def record(
     dtype: DtypeOption = Dtype.AUTO,
     device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
+    kv_memory: KvMemoryOption = None,
 ) -> None:
     """Decode prompts with MODEL and write what every round drafted, chose and cost to one trace."""
     from ...policy import POLICIES, make_policy
@@ -86,7 +88,7 @@ def record(
     make_policy(chosen.name, **chosen.options)
     if not every_position and not POLICIES[chosen.name].drafts:
         raise UsageError(f"policy {chosen.name!r} never drafts: use --every-position, or a policy that drafts")
-    load = LoadOptions(model, drafter, dtype.value, device, threads)
+    load = LoadOptions(model, drafter, dtype.value, device, threads, kv_memory=kv_memory)
     check_pair(load, chosen.name)
     check_parent(output, "--output")
     sets, costs = prompt_sets(prompts, limit), load_profile(profile)

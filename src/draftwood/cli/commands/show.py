@@ -17,6 +17,7 @@ from ..options import (
     DrafterOption,
     Dtype,
     DtypeOption,
+    KvMemoryOption,
     LiveCostsOption,
     MaxTokensOption,
     ModelArgument,
@@ -66,6 +67,7 @@ def show(
     dtype: DtypeOption = Dtype.AUTO,
     device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
+    kv_memory: KvMemoryOption = None,
 ) -> None:
     """Decode PROMPT with MODEL and show the draft tree of one round: in the terminal, as a picture or as a page."""
     from ...core import Sampling
@@ -73,7 +75,7 @@ def show(
     from ...policy import make_policy
 
     name, options = chosen.name, chosen.options
-    load = LoadOptions(model, drafter, dtype.value, device, threads)
+    load = LoadOptions(model, drafter, dtype.value, device, threads, kv_memory=kv_memory)
     text, said = read_prompt(prompt), None if system is None else read_argument(system, "--system")
     make_policy(name, **options)
     Sampling(temperature, seed)
