@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ragged_packs import HEADS, NONE, V_DIM, Case, make_case
+from ragged_packs import HEADS, V_DIM, Case, make_case, plan_of, rows_of
 
-from draftwood.attention import AttendOptions, SdpaBackend, attention_forward, make_backend
-from draftwood.cache import SCRATCH_KV, KVPool, LayerSpec, kv_index
-from draftwood.core import Extent, Pack, Segment, Visibility
+from draftwood.attention import AttendOptions, attention_forward, make_backend
+from draftwood.batch import SCRATCH_KV, build, kv_index
+from draftwood.cache import KVPool, LayerSpec
+from draftwood.core import Extent, Visibility
 from draftwood.errors import UnsupportedError
 
 PLAIN = AttendOptions(0.5)
@@ -29,6 +30,10 @@ OPTIONS = {
 }
 
 
+def tiny_pool() -> KVPool:
+    return KVPool([LayerSpec(1, 1, 1)], kv_rows=100, dtype=torch.float64)
+
+
 def largest_error(case: Case, options: AttendOptions, layer: int = 0) -> float:
     ours = case.ours(options, layer).double().numpy()
     return float(np.abs(ours - case.plain(options, layer)).max())
@@ -36,10 +41,10 @@ def largest_error(case: Case, options: AttendOptions, layer: int = 0) -> float:
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("seed", range(6))
-def test_ragged_packs_equal_the_definition(options: AttendOptions, seed: int) -> None:
+def test_ragged_batches_equal_the_definition(options: AttendOptions, seed: int) -> None:
     kinds = (*Visibility, Visibility.ANCESTORS, Visibility.FULL)
     case = make_case(seed, kinds)
-    assert any(len(segment.prefix) > 1 for segment in case.pack.segments) or seed not in (0, 1, 2)
+    assert any(len(prefix) > 1 for prefix in case.batch.prefix) or seed not in (0, 1, 2)
     assert largest_error(case, options, layer=seed % 2) < 1e-12
 
 
@@ -58,19 +63,17 @@ def test_lower_precision_stays_near_the_definition(dtype: torch.dtype) -> None:
 
 def test_by_hand() -> None:
     """Two rows of a tree below one prefix token; scores ln 2 and ln 3 against the prefix's 0."""
-    pool = KVPool([LayerSpec(1, 1, 1)], dtype=torch.float64)
+    pool = tiny_pool()
     pool.open(0, 8)
     (first,) = pool.reserve(0, 1)
     pool.k(0)[first.start_kv], pool.v(0)[first.start_kv] = 0.0, 12.0
-    pool.commit(0, np.array([0]))
+    pool.advance(0, 1)
     visible = np.array([[True, False, False], [True, True, False], [True, False, True]])
-    staged = pool.reserve(0, 3)
-    segment = Segment(0, 0, 3, 1, pool.prefix(0), staged, Visibility.ANCESTORS, visible)
-    pack = Pack(np.zeros(3, np.int64), np.array([1, 2, 2]), NONE, NONE, (segment,))
+    batch = build([rows_of(pool, 0, np.array([0, 1, 1]), Visibility.ANCESTORS, visible)])
     q = torch.ones(1, 3, 1, dtype=torch.float64)
     k = torch.tensor([0.0, math.log(2), math.log(3)], dtype=torch.float64)[None, :, None]
     v = torch.tensor([24.0, 0.0, 60.0], dtype=torch.float64)[None, :, None]
-    plan = SdpaBackend().plan(pack, pool, torch.float64, torch.device("cpu"))
+    plan = plan_of(batch, pool)
     out = plan.attend(0, q, k, v, AttendOptions(1.0))
     # (12 + 24) / 2, (12 + 24 + 2 * 0) / 4, (12 + 24 + 3 * 60) / 5
     assert out[:, 0, 0].tolist() == pytest.approx([18.0, 9.0, 43.2], abs=1e-12)
@@ -84,61 +87,51 @@ def test_by_hand() -> None:
 
 def test_windows_count_positions_not_rows() -> None:
     """64 siblings share a position; a window of 2 keeps their parent and cuts its parent, wherever they stand."""
-    pool = KVPool([LayerSpec(1, 1, 1)], dtype=torch.float64)
+    pool = tiny_pool()
     pool.open(0, 80)
     at = torch.from_numpy(kv_index(pool.reserve(0, 1)))
     pool.v(0)[at] = 100.0
-    pool.commit(0, np.array([0]))
+    pool.advance(0, 1)
     rows = 65
     visible = np.eye(rows, dtype=bool)
     visible[:, 0] = True
-    segment = Segment(0, 0, rows, 1, pool.prefix(0), pool.reserve(0, rows), Visibility.ANCESTORS, visible)
-    pack = Pack(np.zeros(rows, np.int64), np.array([1] + [2] * 64), NONE, NONE, (segment,))
+    batch = build([rows_of(pool, 0, np.array([0] + [1] * 64), Visibility.ANCESTORS, visible)])
     zeros, values = torch.zeros(1, rows, 1).double(), torch.arange(rows).double()[None, :, None]
-    out = (
-        SdpaBackend()
-        .plan(pack, pool, torch.float64, torch.device("cpu"))
-        .attend(0, zeros, zeros, values, AttendOptions(1.0, window=2))
-    )
+    out = plan_of(batch, pool).attend(0, zeros, zeros, values, AttendOptions(1.0, window=2))
     assert out[0, 0, 0] == 50.0  # the prefix and itself
     assert torch.allclose(out[1:, 0, 0], torch.arange(1, rows).double() / 2)
 
 
 def test_full_blocks_are_cut_on_both_sides() -> None:
-    pool = KVPool([LayerSpec(1, 1, 1)], dtype=torch.float64)
+    pool = tiny_pool()
     pool.open(0, 8)
-    segment = Segment(0, 0, 4, 0, (), pool.reserve(0, 4), Visibility.FULL)
-    pack = Pack(np.zeros(4, np.int64), np.arange(4), NONE, NONE, (segment,))
+    batch = build([rows_of(pool, 0, np.arange(4), Visibility.FULL)])
     zeros, values = torch.zeros(1, 4, 1).double(), torch.tensor([1.0, 10.0, 100.0, 1000.0]).double()[None, :, None]
-    plan = SdpaBackend().plan(pack, pool, torch.float64, torch.device("cpu"))
+    plan = plan_of(batch, pool)
     out = plan.attend(0, zeros, zeros, values, AttendOptions(1.0, window=2))[:, 0, 0]
     assert out.tolist() == pytest.approx([5.5, 37.0, 370.0, 550.0])
 
 
 def test_extents_make_no_difference() -> None:
-    """The same text in one extent, in five, and with its pool grown between commits."""
+    """The same text in one extent, in five and in many, with neighbours that settle behind it between commits."""
     results = []
     for sizes in ([20], [3, 4, 2, 6, 5], [1] * 20):
-        pool = KVPool([LayerSpec(2, 4, 4)], dtype=torch.float64)
+        pool = KVPool([LayerSpec(2, 4, 4)], kv_rows=100, dtype=torch.float64, page_rows=1)
         pool.open(0, sizes[0])
-        for number in range(1, 30):
-            if len(sizes) > 1:
-                pool.open(number, 2)  # a neighbour behind the last extent forces a new one
         fill = torch.Generator().manual_seed(0)
         k, v = (torch.randn(20, 2, 4, generator=fill, dtype=torch.float64) for _ in range(2))
         start = 0
         for number, rows in enumerate(sizes):
             at = torch.from_numpy(kv_index(pool.reserve(0, rows)))
             pool.k(0)[at], pool.v(0)[at] = k[start : start + rows], v[start : start + rows]
-            pool.commit(0, np.arange(rows))
-            pool.open(1000 + number, 3)
+            pool.advance(0, rows)
+            pool.open(1000 + number, 1)  # a neighbour behind the last extent forces a new one
+            pool.reserve(1000 + number, 3)
             pool.check_integrity()
             start += rows
         q = torch.randn(4, 3, 4, generator=fill, dtype=torch.float64)
         own = torch.randn(2, 3, 4, generator=fill, dtype=torch.float64)
-        segment = Segment(0, 0, 3, 20, pool.prefix(0), pool.reserve(0, 3), Visibility.CAUSAL)
-        pack = Pack(np.zeros(3, np.int64), 20 + np.arange(3), NONE, NONE, (segment,))
-        plan = SdpaBackend().plan(pack, pool, torch.float64, torch.device("cpu"))
+        plan = plan_of(build([rows_of(pool, 0, np.arange(3), Visibility.CAUSAL)]), pool)
         results.append((len(pool.prefix(0)), plan.attend(0, q, own, own, PLAIN)))
     assert results[0][0] == 1 and results[1][0] > 1 and results[2][0] > 2
     for _, out in results[1:]:
@@ -148,14 +141,14 @@ def test_extents_make_no_difference() -> None:
 def test_masking_the_first_key_changes_the_output() -> None:
     case = make_case(1, (Visibility.CAUSAL, Visibility.ANCESTORS, Visibility.FULL))
     whole = case.ours(PLAIN)
-    for index, segment in enumerate(case.pack.segments):
-        assert segment.prefix_len > 0
-        first = segment.prefix[0]
-        shorter = (Extent(first.start_kv + 1, first.length - 1), *segment.prefix[1:])
-        cut = replace(segment, prefix=tuple(e for e in shorter if e.length), prefix_len=segment.prefix_len - 1)
-        segments = (*case.pack.segments[:index], cut, *case.pack.segments[index + 1 :])
-        rows = slice(segment.row_start, segment.row_start + segment.num_rows)
-        changed = (replace(case, pack=replace(case.pack, segments=segments)).ours(PLAIN) - whole).abs()
+    for index, (first, *others) in enumerate(case.batch.prefix):
+        prefix, prefix_len = list(case.batch.prefix), case.batch.prefix_len.copy()
+        shorter = (Extent(first.start_kv + 1, first.length - 1), *others)
+        prefix[index] = tuple(extent for extent in shorter if extent.length)
+        prefix_len[index] -= 1
+        rows = case.batch.rows(index)
+        cut = replace(case.batch, prefix=tuple(prefix), prefix_len=prefix_len)
+        changed = (replace(case, batch=cut).ours(PLAIN) - whole).abs()
         assert changed[rows].amax(dim=(1, 2)).min() > 1e-4
         changed[rows] = 0.0
         assert changed.max() == 0.0
@@ -164,7 +157,7 @@ def test_masking_the_first_key_changes_the_output() -> None:
 def test_padding_is_never_read_and_writes_to_scratch_only() -> None:
     case = make_case(5, padding=4)
     clean = case.ours(PLAIN)
-    rows = case.pack.num_rows
+    rows = case.batch.num_rows
     before = case.pool.k(0).clone()
     for part in (case.q, case.k, case.v):
         part[:, rows:] = torch.nan
@@ -177,11 +170,10 @@ def test_padding_is_never_read_and_writes_to_scratch_only() -> None:
     assert (case.ours(PLAIN)[:rows] == clean[:rows]).all()
 
 
-def test_segments_do_not_see_each_other() -> None:
+def test_requests_do_not_see_each_other() -> None:
     case = make_case(2)
     before = case.ours(PLAIN)
-    segment = case.pack.segments[1]
-    rows = slice(segment.row_start, segment.row_start + segment.num_rows)
+    rows = case.batch.rows(1)
     case.k[:, rows] += 1.0
     case.v[:, rows] += 1.0
     changed = (case.ours(PLAIN) - before).abs().amax(dim=(1, 2))
@@ -192,7 +184,7 @@ def test_segments_do_not_see_each_other() -> None:
 
 def test_layers_of_several_windows_share_a_plan() -> None:
     case = make_case(4)
-    plan = SdpaBackend().plan(case.pack, case.pool, torch.float64, torch.device("cpu"))
+    plan = case.plan()
     for window in (None, 3, 8, 3, None):
         options = AttendOptions(0.5, window=window)
         ours = plan.attend(1, case.q, case.k, case.v, options).numpy()
@@ -201,8 +193,7 @@ def test_layers_of_several_windows_share_a_plan() -> None:
 
 def call(case: Case, **keywords: Any) -> torch.Tensor:
     module = SimpleNamespace(layer_idx=0)
-    plan = SdpaBackend().plan(case.pack, case.pool, torch.float64, torch.device("cpu"))
-    given = {"attention_mask": None, "plan": plan, "scaling": 0.5} | keywords
+    given = {"attention_mask": None, "plan": case.plan(), "scaling": 0.5} | keywords
     mask = given.pop("attention_mask")
     out, weights = attention_forward(module, case.q[None], case.k[None], case.v[None], mask, **given)  # type: ignore[arg-type]
     assert weights is None
