@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from draftwood.core import DraftBlock, DraftTree, Sampling, Verdict
+from draftwood.core import DraftBlock, DraftTree, Forest, Sampling, Verdict
 from draftwood.errors import NonFiniteLogitsError
 from draftwood.tree.grow import grow, root_tree
-from draftwood.verify import Chooser, CounterDraw, Gumbel, chooser, greedy, recursive, walk
-from draftwood.verify.walk import _all_rows, verdict
+from draftwood.verify import Chooser, CounterDraw, Gumbel, chooser, greedy, recursive, walk, walk_forest
+from draftwood.verify.walk import Path, judged, verdict
 
 VOCABULARY = 12
 SHAPES = [(1, 0), (1, 99), (2, 5), (4, 20), (12, 200)]
@@ -121,6 +121,17 @@ def test_a_tree_that_contains_the_chain_accepts_at_least_as_much(choose: Chooser
     assert longer > 10
 
 
+def all_rows(tree: DraftTree, logits: torch.Tensor, choose: Chooser, root_pos: int, want_logp: bool) -> Verdict:
+    """One tree by the way of accelerators; a fault is raised."""
+    forest = Forest.of([tree])
+    found = walk_forest(
+        forest, logits, lambda rows, trees, pos: judged(rows, choose(rows, pos)), np.array([root_pos]), everywhere=True
+    )
+    for fault in found.faults.values():
+        raise fault
+    return verdict(tree, logits, Path(found.path(0, forest).tolist(), int(found.pending[0])), want_logp)
+
+
 @pytest.mark.parametrize("choose", [greedy, Gumbel(0.9, 3)])
 @pytest.mark.parametrize("want_logp", [False, True])
 def test_all_rows_at_once_gives_the_same(choose: Chooser, want_logp: bool) -> None:
@@ -129,7 +140,7 @@ def test_all_rows_at_once_gives_the_same(choose: Chooser, want_logp: bool) -> No
         tree = drafted((3, 4), seed, 6, 60)
         logits = logits_of(tree, (3, 4), seed)
         found = walk(tree, logits, choose, 9, want_logp=want_logp)
-        other = verdict(tree, logits, _all_rows(tree, logits, choose, 9), want_logp)
+        other = all_rows(tree, logits, choose, 9, want_logp)
         assert found.path.tolist() == other.path.tolist() and found.pending == other.pending
         assert (found.logp is None) == (not want_logp)
         if found.logp is not None and other.logp is not None:
@@ -141,7 +152,7 @@ def by_walk(tree: DraftTree, logits: torch.Tensor, *, want_logp: bool = False) -
 
 
 def by_rows(tree: DraftTree, logits: torch.Tensor, *, want_logp: bool = False) -> Verdict:
-    return verdict(tree, logits, _all_rows(tree, logits, greedy, 40), want_logp)
+    return all_rows(tree, logits, greedy, 40, want_logp)
 
 
 def by_recursion(tree: DraftTree, logits: torch.Tensor, *, want_logp: bool = False) -> Verdict:
