@@ -222,6 +222,8 @@ class DFlashDrafter:
                 raise UsageError(f"request {name}: block size {rows}: expected 2 to {self.block_size}")
             if length + rows > limit:
                 raise UsageError(f"request {name}: block of {rows} at position {length}: expected to end by {limit}")
+            if request.candidates < 1:
+                raise UsageError(f"request {name}: candidates {request.candidates}: expected at least 1")
             if length != self.context_len(name):
                 raise UsageError(f"request {name}: block at {length}: expected {self.context_len(name)}, its context")
 
