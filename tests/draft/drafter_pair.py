@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from draftwood.core import DraftBlock
-from draftwood.draft import DraftRequest
+from draftwood.core import DraftBlock, Forest
+from draftwood.draft import Committed, Drafter, DraftRequest
 from draftwood.draft.dflash import DFlashDrafter, load_drafter
+from draftwood.tree.grow import GrowLimits, grow_forest
 
 DEMO = Path(__file__).parents[2] / "src" / "draftwood" / "data" / "smollm2-135m-dflash"
 
@@ -132,10 +133,13 @@ def tiny_drafter(
     tokenizer_len: int | None = None,
     **changes: Any,
 ) -> DFlashDrafter:
-    """Write the golden checkpoint with config `changes` and load it; a notice fails the test unless it is asked for."""
+    """Write the golden checkpoint with config `changes` and load it, with room for the requests of a test.
+
+    A notice fails the test unless it is asked for.
+    """
     config = tiny_config(**changes)
     write_checkpoint(folder, config, tiny_tensors(config))
-    return load_drafter(
+    drafter = load_drafter(
         folder,
         target or ToyTarget(dtype),
         dtype=dtype,
@@ -143,6 +147,8 @@ def tiny_drafter(
         notify=notify or refuse_notice,
         tokenizer_len=tokenizer_len,
     )
+    drafter.allocate(2000, 16)
+    return drafter
 
 
 def refuse_notice(line: str) -> None:
@@ -155,34 +161,77 @@ def taps_of(rows: int, index: int = 102, dtype: torch.dtype = torch.float32) -> 
     return fill([rows, 96], index, -2, 2).to(dtype)
 
 
+def feed(drafter: Drafter, request: int, taps: torch.Tensor) -> None:
+    """Commit taps of one request alone; token ids play no part."""
+    feed_all(drafter, {request: taps})
+
+
+def feed_all(drafter: Drafter, taps: dict[int, torch.Tensor]) -> None:
+    """Commit taps of several requests in one step."""
+    sizes = [len(rows) for rows in taps.values()]
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    drafter.commit(Committed(tuple(taps), offsets, np.zeros(sum(sizes), np.int64), torch.cat(list(taps.values()))))
+
+
+def start(drafter: Drafter, request: int, taps: torch.Tensor) -> None:
+    """Open a request and commit its first taps."""
+    drafter.open(request, np.zeros(len(taps), np.int64), len(taps))
+    feed(drafter, request, taps)
+
+
+def ask(
+    request: int,
+    pending: int,
+    context_len: int,
+    block_size: int,
+    *,
+    candidates: int = 4,
+    max_nodes: int = 16,
+    max_depth: int | None = None,
+    scored: int = 0,
+) -> DraftRequest:
+    """A drafting request; the tree may fill its block."""
+    depth = block_size - 1 if max_depth is None else max_depth
+    return DraftRequest(request, pending, context_len, block_size, candidates, max_nodes, depth, scored)
+
+
+def scores(drafter: Drafter, requests: Sequence[DraftRequest], candidates: int) -> DraftBlock:
+    """The scores of one pass, `candidates` a depth."""
+    block = drafter.propose([replace(request, candidates=candidates) for request in requests]).source
+    assert isinstance(block, DraftBlock)
+    return block
+
+
 @dataclass
 class StubDrafter:
-    """Returns scores that a test chose: `score(request) -> (logp, ids)` of shape (depth, P, K), P = 1 or K."""
+    """Trees of scores that a test chose: `score(request) -> (logp, ids)` of shape (depth, P, K), P = 1 or K."""
 
     score: Callable[[DraftRequest], tuple[np.ndarray, np.ndarray]]
     block_size: int = 4
     target_layer_ids: tuple[int, ...] = (1,)
+    kv_row_bytes: int = 0
     committed: dict[int, int] = field(default_factory=dict)
 
-    @property
-    def depth(self) -> int:
-        return self.block_size - 1
+    def allocate(self, kv_rows: int, requests: int) -> None:
+        assert not self.committed
 
-    def draft(self, requests: Sequence[DraftRequest], candidates: int) -> DraftBlock:
-        depths = np.array([request.block_size - 1 for request in requests], dtype=np.int64)
-        scored = [self.score(request) for request in requests]
-        parents, count = scored[0][0].shape[1:]
-        kept = min(candidates, count)
-        parents = min(parents, kept)
-        shape = (len(requests), int(depths.max()), parents, kept)
+    def open(self, request: int, token_ids: np.ndarray, rows: int) -> None:
+        self.committed[request] = 0
+
+    def propose(self, wanted: Sequence[DraftRequest]) -> Forest:
+        depths = np.array([request.block_size - 1 for request in wanted], dtype=np.int64)
+        scored = [self.score(request) for request in wanted]
+        shape = (len(wanted), int(depths.max()), *scored[0][0].shape[1:])
         block = DraftBlock(np.full(shape, -np.inf, np.float32), np.zeros(shape, np.int64), depths)
         for index, ((logp, ids), depth) in enumerate(zip(scored, depths, strict=True)):
-            block.logp[index, :depth] = logp[:depth, :parents, :kept]
-            block.ids[index, :depth] = ids[:depth, :parents, :kept]
-        return block
+            block.logp[index, :depth], block.ids[index, :depth] = logp[:depth], ids[:depth]
+        return grow_forest(
+            block, [GrowLimits(one.pending, one.candidates, one.max_nodes, one.max_depth) for one in wanted]
+        )
 
-    def commit(self, request: int, taps: torch.Tensor) -> None:
-        self.committed[request] = self.committed.get(request, 0) + len(taps)
+    def commit(self, committed: Committed) -> None:
+        for request, rows in zip(committed.requests, np.diff(committed.offsets).tolist(), strict=True):
+            self.committed[request] += rows
 
-    def release(self, request: int) -> None:
+    def close(self, request: int) -> None:
         self.committed.pop(request, None)
