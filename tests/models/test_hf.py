@@ -15,13 +15,14 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
 
 from draftwood.attention import AttendOptions, SdpaBackend
 from draftwood.attention.base import Plan
+from draftwood.batch import Batch, BatchTensors, RequestRows, build
 from draftwood.cache import KVPool
-from draftwood.core import Pack, Segment, Visibility
+from draftwood.core import Visibility
 from draftwood.errors import ModelError, UnsupportedError, UsageError
 from draftwood.models.base import ReferenceModel, TargetModel
 from draftwood.models.hf import HFTarget
 
-NONE = np.empty(0, dtype=np.int64)
+ARRAYS = ("token_ids", "pos", "kv_rows", "ancestors", "logit_rows", "tap_rows")
 
 
 def text_of(length: int, seed: int = 0) -> np.ndarray:
@@ -29,18 +30,21 @@ def text_of(length: int, seed: int = 0) -> np.ndarray:
 
 
 def new_pool(made: Family) -> KVPool:
-    return KVPool(made.target.spec.layers, dtype=made.target.spec.dtype)
+    return KVPool(made.target.spec.layers, kv_rows=128, dtype=made.target.spec.dtype)
 
 
-def causal(pool: KVPool, request: int, rows: int, row_start: int = 0) -> Segment:
-    return Segment(
+def causal(pool: KVPool, request: int, ids: np.ndarray, logits_from: int | None = 0, taps: bool = False) -> RequestRows:
+    start = pool.prefix_len(request)
+    return RequestRows(
         request,
-        row_start,
-        rows,
-        pool.prefix_len(request),
+        ids,
+        start + np.arange(len(ids)),
+        start,
         pool.prefix(request),
-        pool.reserve(request, rows),
+        pool.reserve(request, len(ids)),
         Visibility.CAUSAL,
+        logits_from=logits_from,
+        taps=taps,
     )
 
 
@@ -51,10 +55,8 @@ def chunked(made: Family, text: np.ndarray, chunk: int) -> torch.Tensor:
     out = []
     for start in range(0, len(text), chunk):
         ids = text[start : start + chunk]
-        rows = np.arange(len(ids))
-        pack = Pack(ids, start + rows, rows, NONE, (causal(pool, 0, len(ids)),))
-        out.append(made.target.forward(pack, pool, (), None))
-        pool.commit(0, rows)
+        out.append(made.target.forward(build([causal(pool, 0, ids)]), pool, (), None))
+        pool.advance(0, len(ids))
     return torch.cat(out)
 
 
@@ -88,13 +90,13 @@ def test_chosen_rows_and_padding() -> None:
     pool = new_pool(made)
     pool.open(0, 16)
     pool.open(1, 16)
-    segments = (causal(pool, 0, 9), causal(pool, 1, 5, row_start=9))
-    padding = 4
-    ids = np.concatenate([text, other, np.full(padding, 3)])
-    pos = np.concatenate([np.arange(9), np.arange(5), np.full(padding, 99)])
-    logit_rows, tap_rows = np.array([8, 11, 13]), np.array([0, 4, 10])
+    batch = build([causal(pool, 0, text, logits_from=8), causal(pool, 1, other, logits_from=None)], [18])
+    assert batch.num_rows == 14
+    batch.token_ids[14:], batch.pos[14:] = 3, 99
+    chosen = replace(batch, logit_rows=np.array([8, 11, 13]), tap_rows=np.array([0, 4, 10]))
+    batch = replace(chosen, buffer=np.concatenate([getattr(chosen, name).ravel() for name in ARRAYS]))
     taps = torch.full((3, 2 * HIDDEN), torch.nan, dtype=torch.float64)
-    logits = made.target.forward(Pack(ids, pos, logit_rows, tap_rows, segments), pool, (1, 0), taps)
+    logits = made.target.forward(batch, pool, (1, 0), taps)
     whole, second = made.logits([text.tolist()])[0], made.logits([other.tolist()])[0]
     assert (logits - torch.stack([whole[8], second[2], second[4]])).abs().max() < 1e-9
     hidden = [
@@ -104,6 +106,21 @@ def test_chosen_rows_and_padding() -> None:
     for row, (which, at) in enumerate([(0, 0), (0, 4), (1, 1)]):
         expected = torch.cat([hidden[which][layer + 1][0, at] for layer in (1, 0)])
         assert (taps[row] - expected).abs().max() < 1e-9
+
+
+def test_rows_that_are_asked_for_as_a_round_asks() -> None:
+    """Logits of the last row of a chunk and of every row of the next; taps of one request's rows alone."""
+    made, text, other = family("qwen3", "float64"), text_of(9), text_of(5, seed=1)
+    pool = new_pool(made)
+    for request in (0, 1):
+        pool.open(request, 16)
+    batch = build([causal(pool, 0, text, logits_from=8, taps=True), causal(pool, 1, other)], [16])
+    taps = torch.full((9, HIDDEN), torch.nan, dtype=torch.float64)
+    logits = made.target.forward(batch, pool, (1,), taps)
+    expected = torch.cat([made.logits([text.tolist()])[0, 8:], made.logits([other.tolist()])[0]])
+    assert logits.shape == expected.shape and (logits - expected).abs().max() < 1e-9
+    hidden = made.exact(input_ids=torch.from_numpy(text)[None], output_hidden_states=True).hidden_states[2][0]
+    assert (taps - hidden).abs().max() < 1e-9
 
 
 def test_embedding_and_head_are_the_bare_matrices() -> None:
@@ -122,15 +139,14 @@ def made_logits(made: Family) -> torch.Tensor:
 
 @dataclass
 class Planted:
-    """A backend with a fault: it changes the options of every layer, or the pack."""
+    """A backend with a fault: it changes the options of every layer, or the batch."""
 
     options: Callable[[AttendOptions], AttendOptions] = lambda given: given
-    segment: Callable[[Segment], Segment] = lambda given: given
+    batch: Callable[[Batch], Batch] = lambda given: given
     name = "planted"
 
-    def plan(self, pack: Pack, pool: KVPool, dtype: torch.dtype, device: torch.device) -> Plan:
-        segments = tuple(self.segment(segment) for segment in pack.segments)
-        inner = SdpaBackend().plan(replace(pack, segments=segments), pool, dtype, device)
+    def plan(self, batch: Batch, tensors: BatchTensors, pool: KVPool, dtype: torch.dtype) -> Plan:
+        inner = SdpaBackend().plan(self.batch(batch), tensors, pool, dtype)
         change = self.options
 
         class Changed:
@@ -140,10 +156,13 @@ class Planted:
         return Changed()
 
 
-def as_chain(segment: Segment) -> Segment:
-    if segment.visibility is not Visibility.ANCESTORS:
-        return segment
-    return replace(segment, visibility=Visibility.CAUSAL, visible=None)
+def as_chain(batch: Batch) -> Batch:
+    seen = tuple(Visibility.CAUSAL if kind is Visibility.ANCESTORS else kind for kind in batch.visibility)
+    return replace(batch, visibility=seen)
+
+
+def without_prefix(batch: Batch) -> Batch:
+    return replace(batch, prefix=((),) * len(batch.requests), prefix_len=np.zeros_like(batch.prefix_len))
 
 
 FAULTS = {
@@ -152,9 +171,9 @@ FAULTS = {
     "window off by one": ("mistral", Planted(options=lambda o: replace(o, window=9))),
     "softcap": ("gemma2", Planted(options=lambda o: replace(o, softcap=None))),
     "sinks": ("gpt_oss", Planted(options=lambda o: replace(o, sinks=None))),
-    "tree as chain": ("qwen3", Planted(segment=as_chain)),
-    "prefix lost": ("qwen3", Planted(segment=lambda s: replace(s, prefix=(), prefix_len=0))),
-    "looks ahead": ("llama", Planted(segment=lambda s: replace(s, visibility=Visibility.FULL, visible=None))),
+    "tree as chain": ("qwen3", Planted(batch=as_chain)),
+    "prefix lost": ("qwen3", Planted(batch=without_prefix)),
+    "looks ahead": ("llama", Planted(batch=lambda b: replace(b, visibility=(Visibility.FULL,) * len(b.requests)))),
 }
 
 
