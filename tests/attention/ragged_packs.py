@@ -89,31 +89,32 @@ def make_case(
     kinds: tuple[Visibility, ...] = tuple(Visibility),
     *,
     padding: int = 3,
+    rows: int | None = None,
     heads: int = HEADS,
     kv_heads: int = KV_HEADS,
     dtype: torch.dtype = torch.float64,
 ) -> Case:
-    """One request of random size for each kind; prefixes of 0 to 12 tokens in several extents."""
+    """One request of random size (or of `rows`) for each kind; prefixes of 0 to 12 tokens in several extents."""
     rng = np.random.default_rng(seed)
-    pool = KVPool([LayerSpec(kv_heads, K_DIM, V_DIM)] * 2, kv_rows=200, dtype=dtype, page_rows=3)
+    pool = KVPool([LayerSpec(kv_heads, K_DIM, V_DIM)] * 2, kv_rows=1000, dtype=dtype, page_rows=3)
     prefixes = [int(rng.integers(0, 13)) for _ in kinds]
     for request in range(len(kinds)):
         pool.open(request, 1)  # no room is left behind it, so runs of several requests interleave
     fill = torch.Generator().manual_seed(seed)
     for step in range(4):  # prefixes grow in turns, so their extents interleave
         for request, length in enumerate(prefixes):
-            rows = length // 4 + (step < length % 4)
-            if rows:
-                at = torch.from_numpy(kv_index(pool.reserve(request, rows)))
+            grown = length // 4 + (step < length % 4)
+            if grown:
+                at = torch.from_numpy(kv_index(pool.reserve(request, grown)))
                 for layer in range(2):
-                    pool.k(layer)[at] = torch.randn(rows, kv_heads, K_DIM, generator=fill, dtype=dtype)
-                    pool.v(layer)[at] = torch.randn(rows, kv_heads, V_DIM, generator=fill, dtype=dtype)
-                pool.advance(request, rows)
+                    pool.k(layer)[at] = torch.randn(grown, kv_heads, K_DIM, generator=fill, dtype=dtype)
+                    pool.v(layer)[at] = torch.randn(grown, kv_heads, V_DIM, generator=fill, dtype=dtype)
+                pool.advance(request, grown)
     parts = []
     for request, kind in enumerate(kinds):
-        rows = int(rng.integers(1, 15))
-        depth, visible = random_tree(rng, rows)
-        offset = depth if kind is Visibility.ANCESTORS else np.arange(rows)
+        count = int(rng.integers(1, 15)) if rows is None else rows
+        depth, visible = random_tree(rng, count)
+        offset = depth if kind is Visibility.ANCESTORS else np.arange(count)
         parts.append(rows_of(pool, request, offset, kind, visible if kind is Visibility.ANCESTORS else None))
     total = sum(len(part.token_ids) for part in parts) + padding
     batch = build(parts, [total])

@@ -48,6 +48,15 @@ def test_ragged_batches_equal_the_definition(options: AttendOptions, seed: int) 
     assert largest_error(case, options, layer=seed % 2) < 1e-12
 
 
+@pytest.mark.parametrize("rows", [64, 65, 130])
+def test_trees_of_several_words_equal_the_definition(rows: int) -> None:
+    """Deep trees beside others, with and without a window."""
+    case = make_case(rows, (Visibility.ANCESTORS, Visibility.CAUSAL), rows=rows, heads=1, kv_heads=1)
+    assert case.batch.ancestors.shape == (2 * rows + 3, -(-rows // 64))
+    for name in ("plain", "window8"):
+        assert largest_error(case, OPTIONS[name]) < 1e-12
+
+
 @pytest.mark.parametrize(("heads", "kv_heads"), [(6, 6), (6, 1), (6, 3)])
 def test_groups_of_heads(heads: int, kv_heads: int) -> None:
     for options in (OPTIONS["window3"], OPTIONS["all"]):
