@@ -11,7 +11,7 @@ from families import VOCAB, family, healthy
 from stub_drafter import KnowingDrafter
 
 from draftwood.cost.profile import CostProfile
-from draftwood.draft.base import DraftRequest
+from draftwood.draft.base import Committed, DraftRequest
 from draftwood.engine import Engine, EngineConfig
 from draftwood.prompts.units import Unit
 
@@ -41,19 +41,24 @@ class ReadingDrafter(KnowingDrafter):
         super().__init__(VOCAB)
         self.known = {len(unit.prompt_ids): [*unit.prompt_ids, *text_of(unit.prompt_ids)] for unit in known}
 
-    def commit(self, request: int, taps: object) -> None:
-        if request not in self.texts:
-            # The first commit is the whole prompt: it fits into one prefill chunk.
-            length = len(taps)  # type: ignore[arg-type]
-            self.know(request, self.known[length], length)
-        super().commit(request, taps)  # type: ignore[arg-type]
+    def open(self, request: int, token_ids: np.ndarray, rows: int) -> None:
+        length = next(n for n, text in self.known.items() if text[:n] == token_ids[:n].tolist())
+        self.know(request, self.known[length], length)
+        super().open(request, token_ids[:length], rows)  # after a preemption a sampled text is known too
+
+    def commit(self, committed: Committed) -> None:
+        """As for its kind, but sampled texts leave the greedy one."""
+        offsets = committed.offsets.tolist()
+        for request, start, stop in zip(committed.requests, offsets, offsets[1:], strict=False):
+            assert committed.taps is not None
+            self.taps[request].append(committed.taps[start:stop].clone())
 
     def _check(self, request: DraftRequest) -> None:
         """Sampled texts leave the greedy one: only the context must have no hole."""
         assert request.context_len == self.rows(request.request), "the drafter's context has a hole"
 
-    def release(self, request: int) -> None:
-        super().release(request)
+    def close(self, request: int) -> None:
+        super().close(request)
         self.texts.pop(request, None)
 
 

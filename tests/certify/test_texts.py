@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 import torch
-from check_world import TEXTS, TOKENS, accept_one_more, engine_for, units, walking
+from check_world import TEXTS, TOKENS, Change, accept_one_more, engine_for, units, walking
 from families import VOCAB, family
 
 from draftwood.attention import SdpaBackend
 from draftwood.bench.plan import BenchRow, rows_of
 from draftwood.certify.reference import Reference
 from draftwood.certify.texts import CheckSettings, TextCheck, compare_text, run_check
-from draftwood.core import Sampling
+from draftwood.core import Forest, Sampling, Verdicts
 from draftwood.engine import Engine
-from draftwood.engine.requests import Job
+from draftwood.engine.schedule import Job
 from draftwood.errors import UsageError
 from draftwood.models.hf import HFTarget
 from draftwood.prompts.units import Unit
+from draftwood.tree.layout import ancestor_words
 
 GREEDY = Sampling()
 ROWS = rows_of(["chain", "ddtree"], [12])
@@ -100,24 +101,24 @@ def test_broken_verifier_is_different(reference: str, temperature: float) -> Non
 
 
 def test_tree_mask_bug_is_different(monkeypatch: pytest.MonkeyPatch) -> None:
-    def everything(tree: object) -> np.ndarray:
-        rows = tree.num_rows  # type: ignore[attr-defined]
-        return np.ones((rows, rows), bool)
-
-    monkeypatch.setattr("draftwood.engine.jobs.visibility", everything)
+    monkeypatch.setattr("draftwood.engine.round.ancestor_words", lambda forest: np.full_like(ancestor_words(forest), -1))
     assert check(engine_for(units())).verdict == "different"
 
 
 def test_position_bug_is_different(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftwood.engine.step.positions", lambda tree, root: root + np.arange(tree.num_rows))
+    def by_row(forest: Forest, root_pos: np.ndarray) -> np.ndarray:
+        return np.concatenate([pos + np.arange(rows) for pos, rows in zip(root_pos, forest.num_rows, strict=True)])
+
+    monkeypatch.setattr("draftwood.engine.round.positions", by_row)
     assert check(engine_for(units())).verdict == "different"
 
 
 def test_lost_last_token_is_different() -> None:
-    def shorten(jobs: list[Job]) -> None:
+    def shorten(jobs: list[Job], forest: Forest, verdicts: Verdicts) -> Verdicts:
         for job in jobs:
             if len(job.request.token_ids) > 9:
-                job.request.finish_reason = "length"
+                job.request.limits = replace(job.request.limits, max_tokens=len(job.request.token_ids) + 1)
+        return verdicts
 
     found = check(walking(engine_for(units()), shorten))
     assert found.verdict == "different" and found.different == 4
@@ -143,18 +144,18 @@ class Twins:
             reference.lm_head.weight[self.twin] = reference.lm_head.weight[self.token]
         self.target = HFTarget(reference, SdpaBackend(), name="twins")
 
-    def take_twin(self, prompts: set[int]) -> Callable[[list[Job]], None]:
+    def take_twin(self, prompts: set[int]) -> Change:
         """Once for each of the first prompts, by their lengths, decides for the twin."""
         done: set[int] = set()
 
-        def change(jobs: list[Job]) -> None:
-            for job in jobs:
+        def change(jobs: list[Job], forest: Forest, verdicts: Verdicts) -> Verdicts:
+            for index, job in enumerate(jobs):
                 request = job.request
-                if request.id in done or len(request.prompt_ids) not in prompts or not job.new_tokens:
-                    continue
-                if job.new_tokens[-1] == self.token:
-                    job.new_tokens = (*job.new_tokens[:-1], self.twin)
-                    done.add(request.id)
+                if request.id not in done and len(request.prompt_ids) in prompts:
+                    if verdicts.pending[index] == self.token:
+                        verdicts.pending[index] = self.twin
+                        done.add(request.id)
+            return verdicts
 
         return change
 

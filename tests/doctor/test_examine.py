@@ -21,7 +21,7 @@ from families import family
 
 from draftwood import Engine
 from draftwood.attention import SdpaBackend
-from draftwood.cli.load import cache_folder
+from draftwood.engine.loading import cache_folder
 from draftwood.doctor import consult as consulting
 from draftwood.doctor.baseline import Baseline, baseline_path, read_baseline
 from draftwood.doctor.consult import Prescription, consult, measure_baseline, pair_of, with_thinking
@@ -30,7 +30,7 @@ from draftwood.doctor.forced import ForcedText, Position, Sample, Scores, Trial,
 from draftwood.doctor.quantised import quantised_bits
 from draftwood.doctor.suspects import PairView, head, mask_id
 from draftwood.doctor.thinking import Measured, open_tag
-from draftwood.draft.base import DraftRequest
+from draftwood.draft.base import Committed, DraftRequest
 from draftwood.draft.dflash import DFlashDrafter
 from draftwood.draft.model import DFlashModel
 from draftwood.errors import UsageError
@@ -179,18 +179,26 @@ def quantise(model: torch.nn.Module, bits: int, block: int = 32) -> None:
 
 @needs_demo
 def test_scores_are_the_drafters_own(ward: Ward) -> None:
-    """The short way to hits agrees with `draft`, position by position."""
+    """The short way to hits agrees with `propose`, position by position."""
     places = block_positions(ward.sample.texts[:2], 7, stride=17)
     drafter = ward.broken()
     found = score(Trial(drafter, drafter.target_layer_ids), ward.sample, places, 8)
     for place, hit in zip(places, found.hit, strict=True):
         text = ward.sample.texts[place.text].ids
-        drafter.commit(9, ward.sample.taps(place.text, drafter.target_layer_ids, slice(0, place.start)))
-        block = drafter.draft([DraftRequest(9, text[place.start], place.start, 8)], 1)
-        drafter.release(9)
-        expected = block.ids[0, :, 0, 0] == np.array(text[place.start + 1 : place.start + 8])
+        opened(drafter, text[: place.start], ward.sample.taps(place.text, drafter.target_layer_ids, slice(0, place.start)))
+        chain = drafter.propose([DraftRequest(0, text[place.start], place.start, 8, 1, 7, 7)])[0]
+        drafter.close(0)
+        expected = chain.token[1:] == np.array(text[place.start + 1 : place.start + 8])
         assert np.array_equal(hit, expected)
     assert found.hit.any() and not found.hit.all() and (found.logp <= 0).all()
+
+
+def opened(drafter: DFlashDrafter, known: Sequence[int], taps: torch.Tensor) -> None:
+    """Make `known` the context of request 0, the only one."""
+    tokens = np.array(known, np.int64)
+    drafter.allocate(len(tokens), 1)
+    drafter.open(0, tokens, len(tokens))
+    drafter.commit(Committed((0,), np.array([0, len(tokens)]), tokens, taps))
 
 
 @pytest.fixture(scope="module")
@@ -227,9 +235,9 @@ def test_a_shifted_convention_is_scored_by_its_rows(tiny: Engine) -> None:
         assert found.hit.shape == found.logp.shape == (2, 6 if shift < 0 else 7)
         for index, place in enumerate(places):
             drafter = pair.rebuilt()
-            drafter.commit(0, sample.taps(place.text, pair.layers, slice(0, place.start)))
             ids = sample.texts[place.text].ids
-            states = drafter.block_states([DraftRequest(0, ids[place.start], place.start, 8)])
+            opened(drafter, ids[: place.start], sample.taps(place.text, pair.layers, slice(0, place.start)))
+            states = drafter.block_states([DraftRequest(0, ids[place.start], place.start, 8, 1, 7, 7)])
             best = pair.target.head(states).argmax(dim=-1)
             for depth in range(1, found.hit.shape[1] + 1):
                 assert found.hit[index, depth - 1] == (int(best[depth - shift]) == ids[place.start + depth])

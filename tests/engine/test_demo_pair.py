@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from draftwood import Engine
-from draftwood.cli.load import cache_folder
+from draftwood.engine.loading import cache_folder
 from draftwood.models.hf import HFTarget
 from draftwood.models.source import DEMO_INSTALL, DEMO_PACKAGE
 

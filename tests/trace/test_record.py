@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from families import family
-from stub_drafter import KnowingDrafter
+from stepping import submit
+from stub_drafter import KnowingDrafter, limits_of
 from tiny_bench import TOKENS, engine, profile, text_of, units
 
-from draftwood.core import DraftBlock
+from draftwood.core import DraftBlock, Forest
+from draftwood.draft.base import Committed, DraftRequest
 from draftwood.engine import Engine, Request, SamplingParams
 from draftwood.errors import TraceError, UsageError
 from draftwood.policy import Policy, make_policy
@@ -18,6 +21,7 @@ from draftwood.prompts.units import Unit
 from draftwood.trace.format import Trace, load
 from draftwood.trace.record import EveryPosition, RecordOptions, record
 from draftwood.trace.replay import replay
+from draftwood.tree.grow import grow_forest
 
 OPTIONS = RecordOptions(max_tokens=TOKENS, end_ids=frozenset())
 COSTS = profile()
@@ -41,9 +45,9 @@ def decode(made: Engine, policy: Policy, asked: list[Unit]) -> list[Request]:
     made.reset_policies()
     requests = []
     for unit in asked:
-        request = made.submit(unit.prompt_ids, policy, SamplingParams(TOKENS, end_ids=frozenset()))
+        request = submit(made, unit.prompt_ids, policy, SamplingParams(TOKENS, end_ids=frozenset()))
         while not request.finished:
-            made.step()
+            made.loop.step()
         requests.append(request)
     return requests
 
@@ -138,9 +142,9 @@ def test_records_seconds_by_stage_and_hashes(every_position: Trace) -> None:
 
 def test_leaves_the_engine_as_it_was() -> None:
     made = engine()
-    drafter, stages = made.state.drafter, made._stages
+    drafter, stages = made.state.drafter, made.loop._stages
     record(made, units()[:1], None, OPTIONS, model="tiny")
-    assert made.state.drafter is drafter and made._stages is stages
+    assert made.state.drafter is drafter and made.loop._stages is stages
     assert made.state.pool.requests == () and drafter.taps == {}  # type: ignore[union-attr]
 
 
@@ -157,10 +161,13 @@ def test_refusals() -> None:
 
 def test_scores_that_depend_on_the_parent_are_refused() -> None:
     class Parented(KnowingDrafter):
-        def draft(self, requests: object, candidates: int) -> DraftBlock:
-            return DraftBlock(np.zeros((1, 7, 4, 4), np.float32), np.zeros((1, 7, 4, 4), np.int64), np.array([7]))
+        def open(self, request: int, token_ids: np.ndarray, rows: int) -> None: ...
 
-        def commit(self, request: int, taps: object) -> None: ...
+        def propose(self, wanted: Sequence[DraftRequest]) -> Forest:
+            block = DraftBlock(np.zeros((1, 7, 4, 4), np.float32), np.zeros((1, 7, 4, 4), np.int64), np.array([7]))
+            return grow_forest(block, [limits_of(one) for one in wanted])
+
+        def commit(self, committed: Committed) -> None: ...
 
     made = Engine(family("llama", "float64").target, Parented(64))
     with pytest.raises(TraceError, match="parent's rank"):
