@@ -57,7 +57,8 @@ def wish(state: EngineState, jobs: list[Job]) -> list[Job]:
     wishing = [job for job, wanted in zip(able, wishes, strict=True) if wanted]
     room = _room(state, jobs, wishing)
     for job, nodes in zip(wishing, room, strict=True):
-        job.asked = _asked(state, job, nodes) if nodes else None
+        # A recorder's policy drafts and verifies no node; another one whose nodes have no room does not draft.
+        job.asked = _asked(state, job, nodes) if nodes or not job.request.policy.max_nodes else None
     return [job for job in wishing if job.asked is not None]
 
 
