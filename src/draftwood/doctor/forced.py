@@ -145,6 +145,7 @@ def _block_states(trial: Trial, sample: Sample, places: Sequence[Position], bloc
     drafter = trial.drafter
     found: dict[Position, torch.Tensor] = {}
     waiting = {number: [place for place in places if place.text == number] for number in range(len(sample.texts))}
+    drafter.allocate(sum(len(text.ids) for text in sample.texts), len(sample.texts))
     for number, text in enumerate(sample.texts):
         drafter.open(number, np.array(text.ids, np.int64), len(text.ids))
     try:

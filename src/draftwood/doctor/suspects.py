@@ -52,9 +52,7 @@ class PairView:
         model = self.drafter.model
         if "rope" in changes:
             model = DFlashModel(config, dict(model.state_dict()))
-        rebuilt = DFlashDrafter(config, model, head or self.drafter.target)
-        rebuilt.allocate(self.drafter.pool.kv_rows, 1)
-        return rebuilt
+        return DFlashDrafter(config, model, head or self.drafter.target)
 
 
 @dataclass(frozen=True, slots=True)
