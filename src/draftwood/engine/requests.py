@@ -70,7 +70,7 @@ class Request:
     """L: tokens whose keys and values are in the pool; in a round also the position of the pending token."""
     rounds: list[RoundRecord] = field(default_factory=list)
     finish_reason: str | None = None
-    error: Exception | None = None
+    error: BaseException | None = None
     policy_memory: Any = None
     """The request half of its policy's state."""
     plain_next: bool = False

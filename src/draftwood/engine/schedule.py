@@ -60,14 +60,15 @@ def schedule(state: EngineState) -> list[Job]:
     return jobs
 
 
-def finish(state: EngineState, request: Request, reason: str, error: Exception | None = None) -> None:
+def finish(state: EngineState, request: Request, reason: str, error: BaseException | None = None) -> None:
     """End a request and free whatever it owns. Does nothing when it has ended."""
     if request.finished:
         return
     request.finish_reason, request.error = reason, error or request.error
     request.finished_s = perf_counter()
     if request in state.running:
-        _leave(state, request)
+        state.running.remove(request)
+        _give_back(state, request)
     elif request in state.waiting:
         state.waiting.remove(request)
 
@@ -140,14 +141,15 @@ def _chunk_job(request: Request, stop: int) -> Job:
 def _preempt(state: EngineState, request: Request) -> int:
     """Take everything from a running request and let it wait; returns the rows that became free."""
     before = state.pool.free_rows
-    _leave(state, request)
+    _give_back(state, request)
+    state.running.remove(request)
     request.committed, request.preemptions = 0, request.preemptions + 1
     insort(state.waiting, request, key=_ARRIVAL)
     return state.pool.free_rows - before
 
 
-def _leave(state: EngineState, request: Request) -> None:
-    state.running.remove(request)
+def _give_back(state: EngineState, request: Request) -> None:
+    """Free what a running request owns. A drafter that fails to close it leaves it running, to end with that error."""
     if request.id in state.pool.requests:
         state.pool.release(request.id)
     if request.policy.drafts and state.drafter is not None:
