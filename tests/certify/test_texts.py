@@ -101,7 +101,9 @@ def test_broken_verifier_is_different(reference: str, temperature: float) -> Non
 
 
 def test_tree_mask_bug_is_different(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftwood.engine.round.ancestor_words", lambda forest: np.full_like(ancestor_words(forest), -1))
+    monkeypatch.setattr(
+        "draftwood.engine.round.ancestor_words", lambda forest: np.full_like(ancestor_words(forest), -1)
+    )
     assert check(engine_for(units())).verdict == "different"
 
 

@@ -16,8 +16,8 @@ from draftwood import cli
 from draftwood.cli.commands import demo as cli_demo
 from draftwood.cli.commands import generate as cli_generate
 from draftwood.cli.load import LoadOptions
-from draftwood.engine.loading import cache_folder
 from draftwood.engine import EngineConfig
+from draftwood.engine.loading import cache_folder
 from draftwood.policy import POLICIES
 from draftwood.policy.batch import Sharing
 

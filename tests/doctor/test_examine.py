@@ -21,7 +21,6 @@ from families import family
 
 from draftwood import Engine
 from draftwood.attention import SdpaBackend
-from draftwood.engine.loading import cache_folder
 from draftwood.doctor import consult as consulting
 from draftwood.doctor.baseline import Baseline, baseline_path, read_baseline
 from draftwood.doctor.consult import Prescription, consult, measure_baseline, pair_of, with_thinking
@@ -33,6 +32,7 @@ from draftwood.doctor.thinking import Measured, open_tag
 from draftwood.draft.base import Committed, DraftRequest
 from draftwood.draft.dflash import DFlashDrafter
 from draftwood.draft.model import DFlashModel
+from draftwood.engine.loading import cache_folder
 from draftwood.errors import UsageError
 from draftwood.models.hf import HFTarget
 from draftwood.models.source import DEMO_INSTALL, DEMO_PACKAGE
@@ -185,7 +185,9 @@ def test_scores_are_the_drafters_own(ward: Ward) -> None:
     found = score(Trial(drafter, drafter.target_layer_ids), ward.sample, places, 8)
     for place, hit in zip(places, found.hit, strict=True):
         text = ward.sample.texts[place.text].ids
-        opened(drafter, text[: place.start], ward.sample.taps(place.text, drafter.target_layer_ids, slice(0, place.start)))
+        opened(
+            drafter, text[: place.start], ward.sample.taps(place.text, drafter.target_layer_ids, slice(0, place.start))
+        )
         chain = drafter.propose([DraftRequest(0, text[place.start], place.start, 8, 1, 7, 7)])[0]
         drafter.close(0)
         expected = chain.token[1:] == np.array(text[place.start + 1 : place.start + 8])

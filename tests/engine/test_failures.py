@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,10 @@ from scripted import Play
 from stepping import submit
 
 from draftwood.attention import SdpaBackend
-from draftwood.core import DraftBlock, Pack
+from draftwood.batch import Batch
+from draftwood.core import Forest
 from draftwood.draft.base import DraftRequest
+from draftwood.draft.dflash import DFlashDrafter
 from draftwood.engine import Engine, EngineConfig, Request, SamplingParams
 from draftwood.engine.step import STAGE_NAMES, Stages
 from draftwood.errors import CostError, DraftwoodError, NonFiniteLogitsError, RequestError, UsageError
@@ -116,21 +120,21 @@ def test_drafting_a_token_that_gives_nan_changes_nothing(case: str) -> None:
     for dice, (prompt, text) in enumerate(clean):
         requests.append(submit(engine, prompt, policy_case(case), SamplingParams(24, end_ids=frozenset())))
         drafter.know(requests[-1].id, [*prompt, *text], dice)
-    packs: list[Pack] = []
-    with engine.loop.watching(lambda stages: replace(stages, pack=kept(stages.pack, packs))):
+    batches: list[Batch] = []
+    with engine.loop.watching(lambda stages: replace(stages, pack=kept(stages.pack, batches))):
         while engine.loop.step():
             engine.check_integrity()
-    assert sum(BROKEN in pack.token_ids for pack in packs) >= 3
+    assert sum(BROKEN in batch.token_ids for batch in batches) >= 3
     assert [request.token_ids for request in requests] == [text for _, text in clean]
     assert all(sum(record.committed for record in request.rounds) == 23 for request in requests)
 
 
-def kept(stage: Callable[..., Pack], packs: list[Pack]) -> Callable[..., Pack]:
+def kept(stage: Callable[..., Batch], batches: list[Batch]) -> Callable[..., Batch]:
     """The stage, its results noted."""
 
-    def run(*args: Any) -> Pack:
-        packs.append(stage(*args))
-        return packs[-1]
+    def run(*args: Any) -> Batch:
+        batches.append(stage(*args))
+        return batches[-1]
 
     return run
 
@@ -155,13 +159,14 @@ class SometimesNan:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def draft(self, requests: list[DraftRequest], candidates: int) -> DraftBlock:
-        if any(one.request == self.bad and one.context_len > 15 for one in requests):
-            raise NonFiniteLogitsError(f"request {self.bad}: drafter's scores are not finite")
-        return self.inner.draft(requests, candidates)
+    def propose(self, wanted: Sequence[DraftRequest]) -> Forest:
+        forest = self.inner.propose(wanted)
+        bad = [one.request == self.bad and one.context_len > 15 for one in wanted]
+        cut = forest.prefix(np.where(bad, 0, 1024))
+        return replace(cut, faulty={at: f"position {wanted[at].context_len + 1} is nan" for at in np.flatnonzero(bad)})
 
 
-def test_a_drafter_that_gives_nan_stops_that_request_alone() -> None:
+def test_a_drafter_that_gives_nan_makes_plain_rounds_of_that_request_alone(caplog: pytest.LogCaptureFixture) -> None:
     made = family("qwen3", "float64")
     wanted = greedy_wanted("qwen3", "float64", RAGGED)
     inner = knowing()
@@ -176,14 +181,19 @@ def test_a_drafter_that_gives_nan_stops_that_request_alone() -> None:
     drafter.bad = requests[2].id
     while engine.loop.step():
         engine.check_integrity()
-    assert requests[2].finish_reason == "error" and str(drafter.bad) in str(requests[2].error)
-    assert 1 < len(requests[2].token_ids) < len(wanted[2].text)
-    for index in (0, 1, 3, 4):
-        assert requests[index].token_ids == wanted[index].text
+    assert [request.token_ids for request in requests] == [one.text for one in wanted]
+    early = [one for one in requests[2].rounds if one.context <= 15]
+    late = [one for one in requests[2].rounds if one.context > 15]
+    assert all(one.drafted for one in early) and {(one.rows, one.committed) for one in late} == {(1, 1)}
+    # In the last round no depth is left, so nothing is asked for.
+    faulty = [request.faulty_drafts for request in requests]
+    assert faulty == [0, 0, len(late) - 1, 0, 0] and engine.output(requests[2]).faulty_drafts == len(late) - 1
+    place = f"request {drafter.bad}: position {late[0].context + 1} is nan"
+    assert caplog.messages == [f"{place}: such rounds are decoded plainly"]
     assert engine.state.pool.requests == () and inner.taps == {}
 
 
-def test_nan_in_a_real_drafter_names_the_request(tmp_path: Path) -> None:
+def test_nan_in_a_real_drafter_names_the_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = family("llama", "float64")
     drafter = random_drafter(tmp_path, made)
     with torch.no_grad():
@@ -192,14 +202,16 @@ def test_nan_in_a_real_drafter_names_the_request(tmp_path: Path) -> None:
     request = submit(engine, [1, 2, 3], make_policy("chain"), SamplingParams(8, end_ids=frozenset()))
     while engine.loop.step():
         engine.check_integrity()
-    assert isinstance(request.error, NonFiniteLogitsError)
-    assert str(request.error) == f"request {request.id}: drafter's scores of position 4 are not finite"
+    assert request.token_ids == made.greedy((1, 2, 3), 8)[0] and request.faulty_drafts == 6
+    assert not any(one.drafted for one in request.rounds)
+    place = f"request {request.id}: draft scores of position 4 are not finite"
+    assert caplog.messages == [f"{place}: such rounds are decoded plainly"]
     assert drafter.pool.requests == () and engine.state.pool.requests == ()
 
 
 @pytest.mark.parametrize("name", STAGE_NAMES)
 def test_an_interrupt_leaves_the_engine_usable(name: str, tmp_path: Path) -> None:
-    """Ctrl-C after any stage of the third step: everything is given back, and the next texts are right."""
+    """Raised after any stage of the third step: everything is given back, and the next texts are right."""
     made = family("llama", "float64")
     drafter = random_drafter(tmp_path, made)
     engine = Engine(made.target, drafter)
@@ -219,12 +231,44 @@ def test_an_interrupt_leaves_the_engine_usable(name: str, tmp_path: Path) -> Non
 
     with engine.loop.watching(interrupting), pytest.raises(KeyboardInterrupt):
         engine.generate(prompts, policy="ddtree", budget=7, max_tokens=12)
+    assert_empty(engine, drafter)
+    results = engine.generate(prompts, policy="ddtree", budget=7, max_tokens=12)
+    assert [result.token_ids for result in results] == expected
+
+
+def assert_empty(engine: Engine, drafter: DFlashDrafter) -> None:
     for pool in (engine.state.pool, drafter.pool):
         pool.check_integrity()
         assert pool.requests == () and pool.free_rows == pool.kv_rows
     assert engine.loop.step() == []
-    results = engine.generate(prompts, policy="ddtree", budget=7, max_tokens=12)
-    assert [result.token_ids for result in results] == expected
+
+
+@pytest.mark.parametrize("way", ["generate", "stream"])
+def test_a_real_interrupt_reaches_the_reader_and_aborts(way: str, tmp_path: Path) -> None:
+    """Ctrl-C while the main thread waits: the loop thread's step ends in peace, then all is given back."""
+    made = family("llama", "float64")
+    drafter = random_drafter(tmp_path, made)
+    engine = Engine(made.target, drafter)
+    calls = itertools.count(1)
+
+    def interrupting(stages: Stages) -> Stages:
+        def verify(*args: Any) -> Any:
+            if next(calls) == 3:
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            return stages.verify(*args)
+
+        return replace(stages, verify=verify)
+
+    with engine.loop.watching(interrupting), pytest.raises(KeyboardInterrupt):
+        if way == "generate":
+            engine.generate([[1, 2, 3], [4, 5]], policy="ar", max_tokens=100)
+        else:
+            list(engine.stream([1, 2, 3], policy="ar", max_tokens=100))
+    with engine.loop.paused():
+        assert_empty(engine, drafter)
+    assert 3 <= next(calls) < 50
+    (result,) = engine.generate([[1, 2, 3]], policy="ddtree", max_tokens=12)
+    assert result.token_ids == made.greedy((1, 2, 3), 12)[0]
 
 
 BAD_PROMPTS: list[tuple[Any, str]] = [
@@ -237,8 +281,8 @@ BAD_PROMPTS: list[tuple[Any, str]] = [
     (["1"], "prompt token id '1': expected an integer"),
     ([[1, 2], [3]], "prompt token id [1, 2]: expected an integer"),
     ("text", "this engine has no tokenizer: give token ids"),
-    (None, "prompt None: expected text or a sequence of token ids"),
-    (b"ab", "prompt b'ab': expected text or a sequence of token ids"),
+    (None, "prompt None: expected text, token ids or a list of messages"),
+    (b"ab", "prompt b'ab': expected text, token ids or a list of messages"),
 ]
 
 

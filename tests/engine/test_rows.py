@@ -14,8 +14,9 @@ from stepping import submit
 from stub_drafter import KnowingDrafter, Watched
 from transformers import DynamicCache
 
-from draftwood.cache import KVPool, kv_index
-from draftwood.core import Pack, Segment, Visibility
+from draftwood.batch import Batch, kv_index
+from draftwood.cache import KVPool
+from draftwood.core import Visibility
 from draftwood.engine import Engine, EngineConfig, SamplingParams
 from draftwood.models.base import TargetSpec
 
@@ -27,16 +28,16 @@ class Spy:
     """A target that keeps what goes through it."""
 
     made: Family
-    packs: list[Pack] = field(default_factory=list)
+    batches: list[Batch] = field(default_factory=list)
     logits: list[torch.Tensor] = field(default_factory=list)
 
     @property
     def spec(self) -> TargetSpec:
         return self.made.target.spec
 
-    def forward(self, pack: Pack, pool: KVPool, tap_layers: Sequence[int], taps: torch.Tensor | None) -> torch.Tensor:
-        logits = self.made.target.forward(pack, pool, tap_layers, taps)
-        self.packs.append(pack)
+    def forward(self, batch: Batch, pool: KVPool, tap_layers: Sequence[int], taps: torch.Tensor | None) -> torch.Tensor:
+        logits = self.made.target.forward(batch, pool, tap_layers, taps)
+        self.batches.append(batch)
         self.logits.append(logits)
         return logits
 
@@ -52,14 +53,13 @@ def spied(made: Family) -> tuple[Spy, Family]:
     return spy, replace(made, target=spy)  # type: ignore[arg-type]
 
 
-def path_logits(made: Family, context: list[int], pack: Pack, segment: Segment) -> torch.Tensor:
-    """(rows, V): every row's ancestor path behind the context, run alone."""
-    rows = slice(segment.row_start, segment.row_start + segment.num_rows)
-    tokens = pack.token_ids[rows]
-    visible = segment.visible
+def path_logits(made: Family, context: list[int], batch: Batch, index: int) -> torch.Tensor:
+    """(rows, V): every row's ancestor path behind the context of request `index` of a batch, run alone."""
+    tokens = batch.token_ids[batch.rows(index)]
+    visible = batch.own_visible(index)
     if visible is None:
-        visible = np.tri(segment.num_rows, dtype=bool)
-    out = torch.empty(segment.num_rows, made.target.spec.vocab_size, dtype=torch.float64)
+        visible = np.tri(len(tokens), dtype=bool)
+    out = torch.empty(len(tokens), made.target.spec.vocab_size, dtype=torch.float64)
     lengths = visible.sum(axis=1)
     for length in np.unique(lengths):
         same = np.flatnonzero(lengths == length)
@@ -75,19 +75,20 @@ def test_node_logits_equal_their_ancestor_path_run_alone(name: str) -> None:
         made, knowing(), ["ddtree64", "ddtree7", "chain", "ar", "ddtree64"], greedy_wanted(name, "float64", SHORT)
     )
     texts = {one.request.id: [*one.wanted.prompt, *one.wanted.text] for one in done}
-    checked, trees_in_a_pack = 0, 0
-    for pack, logits in zip(spy.packs, spy.logits, strict=True):
-        trees_in_a_pack = max(trees_in_a_pack, sum(s.visibility is Visibility.ANCESTORS for s in pack.segments))
-        for segment in pack.segments:
-            context = texts[segment.request][: segment.prefix_len]
-            expected = path_logits(spy.made, context, pack, segment)
+    checked, most_trees = 0, 0
+    for batch, logits in zip(spy.batches, spy.logits, strict=True):
+        most_trees = max(most_trees, batch.visibility.count(Visibility.ANCESTORS))
+        for index, request in enumerate(batch.requests):
+            context = texts[request][: batch.prefix_len[index]]
+            expected = path_logits(spy.made, context, batch, index)
             # Rows without a wanted logit are those of prefill chunks.
-            wanted = np.isin(np.arange(segment.row_start, segment.row_start + segment.num_rows), pack.logit_rows)
-            at = np.searchsorted(pack.logit_rows, segment.row_start + np.flatnonzero(wanted))
+            rows = np.arange(batch.offsets[index], batch.offsets[index + 1])
+            wanted = np.isin(rows, batch.logit_rows)
+            at = np.searchsorted(batch.logit_rows, rows[wanted])
             error = (logits[at] - expected[wanted]).abs().max() if wanted.any() else torch.tensor(0.0)
-            assert error < 1e-9, (segment, error)
+            assert error < 1e-9, (batch, index, error)
             checked += int(wanted.sum())
-    assert checked > 400 and trees_in_a_pack >= 3
+    assert checked > 400 and most_trees >= 3
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -101,7 +102,7 @@ def test_pool_and_taps_equal_a_sequential_run(name: str) -> None:
         for one in done:
             if one.request.finished or one.request.in_prefill or not one.request.rounds:
                 continue
-            length = one.request.context_len
+            length = one.request.committed
             text = [*one.wanted.prompt, *one.wanted.text][:length]
             keys, values, hidden = sequential(made, text)
             rows_kv = torch.from_numpy(kv_index(engine.state.pool.prefix(one.request.id)))
@@ -149,7 +150,7 @@ def test_never_a_position_beyond_the_context_limit(case: str) -> None:
     done = run_unbounded(watched, drafter, case, wanted)
     assert [one.request.token_ids for one in done] == [one.text for one in wanted]
     assert {one.request.finish_reason for one in done} == {"length"}
-    assert max(int(pack.pos.max()) for pack in spy.packs) == CONTEXT_LIMIT - 1
+    assert max(int(batch.pos.max()) for batch in spy.batches) == CONTEXT_LIMIT - 1
     assert all(one.context_len + one.block_size <= CONTEXT_LIMIT for one in drafter.asked)
     if case != "ar":
         assert {one.block_size for one in drafter.asked} >= set(range(2, 9))

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from decoding import RAGGED, Wanted, greedy_wanted, knowing, policy_case, random_drafter, run
-from families import VOCAB, Family, family
+from families import LAYERS, VOCAB, Family, family
 from scripted import Play
+from stepping import submit
 from stub_drafter import KnowingDrafter
 
 from draftwood.core import RoundRecord
@@ -111,7 +112,7 @@ def test_after_two_hundred_requests_with_aborts_everything_is_free(tmp_path: Pat
     for pool in (engine.state.pool, drafter.pool):
         assert pool.requests == () and pool.free_rows == pool.kv_rows
         pool.check_integrity()
-    assert drafter._queue == {} and engine.state.waiting == [] == engine.state.running
+    assert drafter._queue == [] and engine.state.waiting == [] == engine.state.running
 
 
 def test_results_come_as_they_end_and_closing_gives_everything_back(tmp_path: Path) -> None:
@@ -124,11 +125,11 @@ def test_results_come_as_they_end_and_closing_gives_everything_back(tmp_path: Pa
     assert all(generation.token_ids == in_order[index].token_ids for index, generation in ended)
     assert [generation.finish_reason for _, generation in ended] == ["length"] * 4
     running = engine.generate_unordered(prompts, policy="chain", max_tokens=9)
-    assert engine.state.waiting == []  # nothing is queued before it is asked for
+    assert not engine.state.busy  # nothing is queued before it is asked for
     next(running)
-    assert engine.state.running
     running.close()
-    assert engine.state.waiting == [] == engine.state.running and engine.state.pool.requests == ()
+    with engine.loop.paused():
+        assert engine.state.waiting == [] == engine.state.running and engine.state.pool.requests == ()
 
 
 def test_an_abort_leaves_the_neighbours_alone() -> None:
@@ -178,30 +179,32 @@ def test_prefill_in_chunks_drafts_as_well_as_in_one(name: str, tmp_path: Path) -
         assert histories == [histories[0]] * 3
 
 
-def test_the_pool_grows_while_requests_run() -> None:
+def test_the_pool_stays_as_it_is_while_requests_run() -> None:
     made = family("gpt_oss", "float64")
     wanted = greedy_wanted("gpt_oss", "float64", RAGGED)
-    sizes = set()
+    seen, held = set(), set()
 
     def note(engine: Engine, done: object) -> None:
-        sizes.add(engine.state.pool.kv_rows)
+        pool = engine.state.pool
+        seen.add((pool.kv_rows, *(pool.k(layer).data_ptr() for layer in range(LAYERS))))
+        held.add(pool.kv_rows - pool.free_rows)
 
     for one in run(made, knowing(), ["ddtree64", "ar"], wanted, after_step=note):
         assert one.request.token_ids == one.wanted.text
-    assert len(sizes) >= 3
+    assert len(seen) == 1 and len(held) >= 5, "pages come and go with the tokens"
 
 
 def test_a_bounded_pool_makes_requests_wait_and_refuses_what_never_fits() -> None:
     play = Play()
-    play.engine = Engine(play.target, play.drafter, config=EngineConfig(max_kv_rows=60))
+    play.engine = Engine(play.target, play.drafter, config=EngineConfig(max_kv_rows=64))
     text = list(range(10, 40))
     requests = [play.submit(text, "ddtree", budget=7, max_tokens=20, end_ids=frozenset(), dice=n) for n in range(4)]
-    with pytest.raises(RequestError, match="request may need 71 KV rows: expected at most 59"):
-        play.submit(text, "ddtree", budget=7, max_tokens=60)
+    with pytest.raises(RequestError, match="prompt of 65 tokens: expected at most 64, the rows of the KV pool; see --"):
+        play.submit(text, "ddtree", prompt=[1] * 65)
     while play.engine.loop.step():
         play.engine.check_integrity()
-        assert len(play.engine.state.running) <= 1 + 1
-        assert play.engine.state.pool.kv_rows <= 60
+        assert len(play.engine.state.running) <= 3, "each keeps a page to grow into"
+        assert play.engine.state.pool.kv_rows == 64
     assert [request.token_ids for request in requests] == [text[:20]] * 4
     assert play.engine.state.pool.requests == ()
 
