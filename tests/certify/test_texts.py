@@ -153,10 +153,10 @@ class Twins:
         def change(jobs: list[Job], forest: Forest, verdicts: Verdicts) -> Verdicts:
             for index, job in enumerate(jobs):
                 request = job.request
-                if request.id not in done and len(request.prompt_ids) in prompts:
-                    if verdicts.pending[index] == self.token:
-                        verdicts.pending[index] = self.twin
-                        done.add(request.id)
+                due = request.id not in done and len(request.prompt_ids) in prompts
+                if due and verdicts.pending[index] == self.token:
+                    verdicts.pending[index] = self.twin
+                    done.add(request.id)
             return verdicts
 
         return change
