@@ -99,6 +99,8 @@ def _jobs(state: EngineState) -> list[Job]:
     free = state.pool.free_rows
     rounds = []
     for request in [item for item in state.running if not item.in_prefill]:
+        if request not in state.running:
+            continue  # it has given way to an older one
         needed = state.pool.lacking(request.id, 1)
         while needed > free and request in state.running:
             free += _preempt(state, state.running[-1])
