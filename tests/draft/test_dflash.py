@@ -317,7 +317,7 @@ def test_no_candidates_twice_the_same_and_narrow_taps_are_refused(tmp_path: Path
     drafter = pair.tiny_drafter(tmp_path)
     pair.start(drafter, 0, pair.taps_of(7))
     request = pair.ask(0, 5, 7, 4)
-    with pytest.raises(UsageError, match="0 candidates: expected at least 1"):
+    with pytest.raises(UsageError, match="candidates 0: expected at least 1"):
         pair.scores(drafter, [request], 0)
     with pytest.raises(UsageError, match="expected distinct ones"):
         pair.scores(drafter, [request, request], 2)
