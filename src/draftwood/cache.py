@@ -189,8 +189,9 @@ class KVPool:
         One gather and one scatter for all requests, layers, keys and values; only rows that are not in their place
         yet move.
         """
-        if len(accepted) and (np.diff(accepted) <= 0).any():
-            raise AssertionError("accepted rows do not increase")
+        inside = not len(accepted) or (accepted[0] >= 0 and accepted[-1] < batch.num_rows)
+        if not inside or (np.diff(accepted) <= 0).any():
+            raise AssertionError(f"accepted rows {accepted.tolist()} are not increasing inside {batch.num_rows} rows")
         owner = np.searchsorted(batch.offsets, accepted, side="right") - 1
         counts = np.bincount(owner, minlength=len(batch.requests))
         rank = np.arange(len(accepted)) - (np.cumsum(counts) - counts)[owner]

@@ -6,6 +6,7 @@ import math
 import mmap
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ CPU_SHARE, DEVICE_SHARE = 0.5, 0.85
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _EXPECTED = "expected a share (0.5, 50%) or bytes (800MB, 2GiB)"
 _CGROUP = Path("/sys/fs/cgroup")
+_UNKNOWN = 2**33
+"""Taken to be free where nobody says."""
 
 
 def budget_bytes(wanted: str | float | None, device: torch.device) -> int:
@@ -29,8 +32,10 @@ def budget_bytes(wanted: str | float | None, device: torch.device) -> int:
     asked = parse(wanted) if wanted is not None else Asked(share=CPU_SHARE if device.type == "cpu" else DEVICE_SHARE)
     if asked.share is not None:
         return int(free * asked.share)
-    if asked.num_bytes > free:
-        raise UsageError(f"kv_memory {wanted!r}: expected at most the {free / 2**20:.0f} MiB that are free")
+    if not 0 < asked.num_bytes <= free:
+        raise UsageError(
+            f"kv_memory {wanted!r}: expected more than 0 and at most the {free / 2**20:.0f} MiB that are free"
+        )
     return asked.num_bytes
 
 
@@ -43,7 +48,7 @@ class Asked(NamedTuple):
 
 def parse(wanted: str | float) -> Asked:
     """Read a share (0.5, "50%") or a number of bytes ("800MB", "2GiB"); raises UsageError for anything else."""
-    match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(?:(%)|([kmgt]i?)?b?)\s*", str(wanted).lower())
+    match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(?:(%)|([kmgt]i?b?|b))?\s*", str(wanted).lower())
     if match is None:
         raise UsageError(f"kv_memory {wanted!r}: {_EXPECTED}")
     value = float(match[1])
@@ -52,15 +57,16 @@ def parse(wanted: str | float) -> Asked:
         if not 0.0 < share <= 1.0:
             raise UsageError(f"kv_memory {wanted!r}: expected a share above 0 and at most 1 (100%)")
         return Asked(share=share)
-    return Asked(num_bytes=int(value * _UNITS[match[3] or ""]))
+    num_bytes = int(value * _UNITS[(match[3] or "").rstrip("b")])
+    return Asked(num_bytes=num_bytes)
 
 
 def free_bytes(device: torch.device) -> int:
     """Memory that is free: on a device what it says, on a CPU the least of the machine's and the cgroup's."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    left = [_machine_bytes(Path("/proc/meminfo")), *_cgroup_bytes(_CGROUP)]
-    return int(min(left))
+    left = min([_machine_bytes(Path("/proc/meminfo")), *_cgroup_bytes(_CGROUP)])
+    return int(left) if left < math.inf else _UNKNOWN
 
 
 def untouched(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -80,7 +86,8 @@ def untouched(shape: Sequence[int], dtype: torch.dtype, device: torch.device) ->
         raise UsageError(f"a KV pool of {size / 2**20:.0f} MiB cannot be had: give less with --kv-memory") from error
     if hasattr(mmap, "MADV_NOHUGEPAGE"):
         # A huge page would back two megabytes of every layer for the first row of a request.
-        pages.madvise(mmap.MADV_NOHUGEPAGE)
+        with suppress(OSError):  # a system without huge pages
+            pages.madvise(mmap.MADV_NOHUGEPAGE)
     return torch.frombuffer(pages, dtype=dtype).view(*shape)
 
 
@@ -89,19 +96,37 @@ def _machine_bytes(meminfo: Path) -> float:
     try:
         found = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(), re.MULTILINE)
     except OSError:
-        return math.inf if _CGROUP.exists() else float(2**33)
-    return int(found[1]) * 1024.0 if found else float(2**33)
+        return math.inf
+    return int(found[1]) * 1024.0 if found else math.inf
 
 
 def _cgroup_bytes(root: Path) -> list[float]:
-    """What the control group leaves, version 2 or 1; empty without a limit."""
+    """What the control group leaves, version 2 or 1; empty without a limit.
+
+    Its usage counts files that it read and would give up, such as weights: they are free.
+    """
     left = []
-    for limit, usage in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    for limit, usage, stat, cached in (
+        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+        (
+            "memory/memory.limit_in_bytes",
+            "memory/memory.usage_in_bytes",
+            "memory/memory.stat",
+            "total_inactive_file",
+        ),
     ):
         try:
-            left.append(float((root / limit).read_text()) - float((root / usage).read_text()))
+            free = float((root / limit).read_text()) - float((root / usage).read_text())
         except (OSError, ValueError):  # no such file, or "max"
             continue
-    return [max(value, 0.0) for value in left]
+        left.append(max(free + _number(root / stat, cached), 0.0))
+    return left
+
+
+def _number(file: Path, name: str) -> float:
+    """The number behind `name` in a file of such lines; 0 without one."""
+    try:
+        found = re.search(rf"^{name} (\d+)$", file.read_text(), re.MULTILINE)
+    except OSError:
+        return 0.0
+    return float(found[1]) if found else 0.0

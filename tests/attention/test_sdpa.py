@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ragged_packs import HEADS, V_DIM, Case, make_case
+from ragged_packs import HEADS, V_DIM, Case, make_case, plan_of, rows_of
 
-from draftwood.attention import AttendOptions, SdpaBackend, attention_forward, make_backend
-from draftwood.attention.base import Plan
-from draftwood.batch import SCRATCH_KV, Batch, RequestRows, build, kv_index, upload
+from draftwood.attention import AttendOptions, attention_forward, make_backend
+from draftwood.batch import SCRATCH_KV, build, kv_index
 from draftwood.cache import KVPool, LayerSpec
 from draftwood.core import Extent, Visibility
 from draftwood.errors import UnsupportedError
@@ -31,27 +30,8 @@ OPTIONS = {
 }
 
 
-CPU = torch.device("cpu")
-
-
-def plan_of(batch: Batch, pool: KVPool) -> Plan:
-    return SdpaBackend().plan(batch, upload(batch, CPU), pool, torch.float64)
-
-
-def lone(pool: KVPool, pos: np.ndarray, visibility: Visibility, visible: np.ndarray | None = None) -> Batch:
-    """A batch of request 0 alone, its rows staged behind what is committed."""
-    rows, prefix_len, prefix = len(pos), pool.prefix_len(0), pool.prefix(0)
-    words = None if visible is None else words_of(visible)
-    zeros = np.zeros(rows, np.int64)
-    return build([RequestRows(0, zeros, pos, prefix_len, prefix, pool.reserve(0, rows), visibility, words)])
-
-
-def words_of(visible: np.ndarray) -> np.ndarray:
-    """(n, W) ancestor words of an (n, n) matrix, by shifting bit after bit."""
-    words = np.zeros((len(visible), -(-len(visible) // 64)), np.uint64)
-    for row, column in zip(*np.nonzero(visible), strict=True):
-        words[row, column // 64] |= np.uint64(1) << np.uint64(column % 64)
-    return words.view(np.int64)
+def tiny_pool() -> KVPool:
+    return KVPool([LayerSpec(1, 1, 1)], kv_rows=100, dtype=torch.float64)
 
 
 def largest_error(case: Case, options: AttendOptions, layer: int = 0) -> float:
@@ -61,11 +41,20 @@ def largest_error(case: Case, options: AttendOptions, layer: int = 0) -> float:
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("seed", range(6))
-def test_ragged_packs_equal_the_definition(options: AttendOptions, seed: int) -> None:
+def test_ragged_batches_equal_the_definition(options: AttendOptions, seed: int) -> None:
     kinds = (*Visibility, Visibility.ANCESTORS, Visibility.FULL)
     case = make_case(seed, kinds)
     assert any(len(prefix) > 1 for prefix in case.batch.prefix) or seed not in (0, 1, 2)
     assert largest_error(case, options, layer=seed % 2) < 1e-12
+
+
+@pytest.mark.parametrize("rows", [64, 65, 130])
+def test_trees_of_several_words_equal_the_definition(rows: int) -> None:
+    """Deep trees beside others, with and without a window."""
+    case = make_case(rows, (Visibility.ANCESTORS, Visibility.CAUSAL), rows=rows, heads=1, kv_heads=1)
+    assert case.batch.ancestors.shape == (2 * rows + 3, -(-rows // 64))
+    for name in ("plain", "window8"):
+        assert largest_error(case, OPTIONS[name]) < 1e-12
 
 
 @pytest.mark.parametrize(("heads", "kv_heads"), [(6, 6), (6, 1), (6, 3)])
@@ -83,13 +72,13 @@ def test_lower_precision_stays_near_the_definition(dtype: torch.dtype) -> None:
 
 def test_by_hand() -> None:
     """Two rows of a tree below one prefix token; scores ln 2 and ln 3 against the prefix's 0."""
-    pool = KVPool([LayerSpec(1, 1, 1)], kv_rows=8, dtype=torch.float64)
+    pool = tiny_pool()
     pool.open(0, 8)
     (first,) = pool.reserve(0, 1)
     pool.k(0)[first.start_kv], pool.v(0)[first.start_kv] = 0.0, 12.0
     pool.advance(0, 1)
     visible = np.array([[True, False, False], [True, True, False], [True, False, True]])
-    batch = lone(pool, np.array([1, 2, 2]), Visibility.ANCESTORS, visible)
+    batch = build([rows_of(pool, 0, np.array([0, 1, 1]), Visibility.ANCESTORS, visible)])
     q = torch.ones(1, 3, 1, dtype=torch.float64)
     k = torch.tensor([0.0, math.log(2), math.log(3)], dtype=torch.float64)[None, :, None]
     v = torch.tensor([24.0, 0.0, 60.0], dtype=torch.float64)[None, :, None]
@@ -107,7 +96,7 @@ def test_by_hand() -> None:
 
 def test_windows_count_positions_not_rows() -> None:
     """64 siblings share a position; a window of 2 keeps their parent and cuts its parent, wherever they stand."""
-    pool = KVPool([LayerSpec(1, 1, 1)], kv_rows=80, dtype=torch.float64)
+    pool = tiny_pool()
     pool.open(0, 80)
     at = torch.from_numpy(kv_index(pool.reserve(0, 1)))
     pool.v(0)[at] = 100.0
@@ -115,7 +104,7 @@ def test_windows_count_positions_not_rows() -> None:
     rows = 65
     visible = np.eye(rows, dtype=bool)
     visible[:, 0] = True
-    batch = lone(pool, np.array([1] + [2] * 64), Visibility.ANCESTORS, visible)
+    batch = build([rows_of(pool, 0, np.array([0] + [1] * 64), Visibility.ANCESTORS, visible)])
     zeros, values = torch.zeros(1, rows, 1).double(), torch.arange(rows).double()[None, :, None]
     out = plan_of(batch, pool).attend(0, zeros, zeros, values, AttendOptions(1.0, window=2))
     assert out[0, 0, 0] == 50.0  # the prefix and itself
@@ -123,19 +112,20 @@ def test_windows_count_positions_not_rows() -> None:
 
 
 def test_full_blocks_are_cut_on_both_sides() -> None:
-    pool = KVPool([LayerSpec(1, 1, 1)], kv_rows=8, dtype=torch.float64)
+    pool = tiny_pool()
     pool.open(0, 8)
-    batch = lone(pool, np.arange(4), Visibility.FULL)
+    batch = build([rows_of(pool, 0, np.arange(4), Visibility.FULL)])
     zeros, values = torch.zeros(1, 4, 1).double(), torch.tensor([1.0, 10.0, 100.0, 1000.0]).double()[None, :, None]
-    out = plan_of(batch, pool).attend(0, zeros, zeros, values, AttendOptions(1.0, window=2))[:, 0, 0]
+    plan = plan_of(batch, pool)
+    out = plan.attend(0, zeros, zeros, values, AttendOptions(1.0, window=2))[:, 0, 0]
     assert out.tolist() == pytest.approx([5.5, 37.0, 370.0, 550.0])
 
 
-def test_runs_make_no_difference() -> None:
-    """The same text in one run, in several, and with a page for every row."""
+def test_extents_make_no_difference() -> None:
+    """The same text in one extent, in five and in many, with neighbours that settle behind it between commits."""
     results = []
     for sizes in ([20], [3, 4, 2, 6, 5], [1] * 20):
-        pool = KVPool([LayerSpec(2, 4, 4)], kv_rows=60, dtype=torch.float64, page_rows=1)
+        pool = KVPool([LayerSpec(2, 4, 4)], kv_rows=100, dtype=torch.float64, page_rows=1)
         pool.open(0, sizes[0])
         fill = torch.Generator().manual_seed(0)
         k, v = (torch.randn(20, 2, 4, generator=fill, dtype=torch.float64) for _ in range(2))
@@ -144,15 +134,14 @@ def test_runs_make_no_difference() -> None:
             at = torch.from_numpy(kv_index(pool.reserve(0, rows)))
             pool.k(0)[at], pool.v(0)[at] = k[start : start + rows], v[start : start + rows]
             pool.advance(0, rows)
-            if len(sizes) > 1:  # a neighbour behind the last run forces a new one
-                pool.open(1 + number, 1)
-                pool.reserve(1 + number, 1)
+            pool.open(1000 + number, 1)  # a neighbour behind the last extent forces a new one
+            pool.reserve(1000 + number, 3)
             pool.check_integrity()
             start += rows
         q = torch.randn(4, 3, 4, generator=fill, dtype=torch.float64)
         own = torch.randn(2, 3, 4, generator=fill, dtype=torch.float64)
-        batch = lone(pool, 20 + np.arange(3), Visibility.CAUSAL)
-        results.append((len(pool.prefix(0)), plan_of(batch, pool).attend(0, q, own, own, PLAIN)))
+        plan = plan_of(build([rows_of(pool, 0, np.arange(3), Visibility.CAUSAL)]), pool)
+        results.append((len(pool.prefix(0)), plan.attend(0, q, own, own, PLAIN)))
     assert results[0][0] == 1 and results[1][0] > 1 and results[2][0] > 2
     for _, out in results[1:]:
         assert (out - results[0][1]).abs().max() < 1e-12
@@ -161,15 +150,13 @@ def test_runs_make_no_difference() -> None:
 def test_masking_the_first_key_changes_the_output() -> None:
     case = make_case(1, (Visibility.CAUSAL, Visibility.ANCESTORS, Visibility.FULL))
     whole = case.ours(PLAIN)
-    batch = case.batch
-    for index in range(len(batch.requests)):
-        assert batch.prefix_len[index] > 0
-        first, *others = batch.prefix[index]
-        shorter = tuple(e for e in (Extent(first.start_kv + 1, first.length - 1), *others) if e.length)
-        prefix = (*batch.prefix[:index], shorter, *batch.prefix[index + 1 :])
-        lengths = batch.prefix_len - (np.arange(len(batch.requests)) == index)
-        rows = batch.rows(index)
-        cut = replace(batch, prefix=prefix, prefix_len=lengths)
+    for index, (first, *others) in enumerate(case.batch.prefix):
+        prefix, prefix_len = list(case.batch.prefix), case.batch.prefix_len.copy()
+        shorter = (Extent(first.start_kv + 1, first.length - 1), *others)
+        prefix[index] = tuple(extent for extent in shorter if extent.length)
+        prefix_len[index] -= 1
+        rows = case.batch.rows(index)
+        cut = replace(case.batch, prefix=tuple(prefix), prefix_len=prefix_len)
         changed = (replace(case, batch=cut).ours(PLAIN) - whole).abs()
         assert changed[rows].amax(dim=(1, 2)).min() > 1e-4
         changed[rows] = 0.0
@@ -206,7 +193,7 @@ def test_requests_do_not_see_each_other() -> None:
 
 def test_layers_of_several_windows_share_a_plan() -> None:
     case = make_case(4)
-    plan = plan_of(case.batch, case.pool)
+    plan = case.plan()
     for window in (None, 3, 8, 3, None):
         options = AttendOptions(0.5, window=window)
         ours = plan.attend(1, case.q, case.k, case.v, options).numpy()
@@ -215,8 +202,7 @@ def test_layers_of_several_windows_share_a_plan() -> None:
 
 def call(case: Case, **keywords: Any) -> torch.Tensor:
     module = SimpleNamespace(layer_idx=0)
-    plan = plan_of(case.batch, case.pool)
-    given = {"attention_mask": None, "plan": plan, "scaling": 0.5} | keywords
+    given = {"attention_mask": None, "plan": case.plan(), "scaling": 0.5} | keywords
     mask = given.pop("attention_mask")
     out, weights = attention_forward(module, case.q[None], case.k[None], case.v[None], mask, **given)  # type: ignore[arg-type]
     assert weights is None

@@ -16,7 +16,7 @@ import pytest
 import torch
 from byte_tokenizer import CHAT_TEMPLATE, byte_level
 from decoding import random_drafter
-from drafter_pair import ask, commit, draft
+from drafter_pair import ask, scores, start
 from families import family
 
 from draftwood import Engine
@@ -183,8 +183,8 @@ def test_scores_are_the_drafters_own(ward: Ward) -> None:
     found = score(Trial(drafter, drafter.target_layer_ids), ward.sample, places, 8)
     for place, hit in zip(places, found.hit, strict=True):
         text = ward.sample.texts[place.text].ids
-        commit(drafter, 9, ward.sample.taps(place.text, drafter.target_layer_ids, slice(0, place.start)))
-        block = draft(drafter, [ask(9, text[place.start], place.start, 8)], 1)
+        start(drafter, 9, ward.sample.taps(place.text, drafter.target_layer_ids, slice(0, place.start)))
+        block = scores(drafter, [ask(9, text[place.start], place.start, 8)], 1)
         drafter.close(9)
         expected = block.ids[0, :, 0, 0] == np.array(text[place.start + 1 : place.start + 8])
         assert np.array_equal(hit, expected)
@@ -226,7 +226,7 @@ def test_a_shifted_convention_is_scored_by_its_rows(tiny: Engine) -> None:
         for index, place in enumerate(places):
             drafter = pair.rebuilt()
             drafter.allocate(256, 1)
-            commit(drafter, 0, sample.taps(place.text, pair.layers, slice(0, place.start)))
+            start(drafter, 0, sample.taps(place.text, pair.layers, slice(0, place.start)))
             ids = sample.texts[place.text].ids
             states = drafter.block_states([ask(0, ids[place.start], place.start, 8)])
             best = pair.target.head(states).argmax(dim=-1)

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from draftwood.core import DraftBlock
+from draftwood.core import DraftBlock, Forest
 from draftwood.draft import Committed, Drafter, DraftRequest
 from draftwood.draft.dflash import DFlashDrafter, load_drafter
+from draftwood.tree.grow import GrowLimits, grow_forest
 
 DEMO = Path(__file__).parents[2] / "src" / "draftwood" / "data" / "smollm2-135m-dflash"
 
@@ -132,7 +133,10 @@ def tiny_drafter(
     tokenizer_len: int | None = None,
     **changes: Any,
 ) -> DFlashDrafter:
-    """Write the golden checkpoint with config `changes` and load it; a notice fails the test unless it is asked for."""
+    """Write the golden checkpoint with config `changes` and load it, with room for the requests of a test.
+
+    A notice fails the test unless it is asked for.
+    """
     config = tiny_config(**changes)
     write_checkpoint(folder, config, tiny_tensors(config))
     drafter = load_drafter(
@@ -143,28 +147,8 @@ def tiny_drafter(
         notify=notify or refuse_notice,
         tokenizer_len=tokenizer_len,
     )
-    drafter.allocate(4096, 16)
+    drafter.allocate(2000, 16)
     return drafter
-
-
-def ask(request: int, pending: int, context_len: int, block_size: int, candidates: int = 1) -> DraftRequest:
-    """A request for a block whose tree takes what it gets."""
-    return DraftRequest(request, pending, context_len, block_size, candidates, 64, block_size - 1)
-
-
-def commit(drafter: Drafter, request: int, taps: torch.Tensor, tokens: Sequence[int] | None = None) -> None:
-    """Commit rows of one request, which is opened when it is new; a DFlash drafter does not look at tokens."""
-    if isinstance(drafter, DFlashDrafter) and request not in drafter.pool.requests:
-        drafter.open(request, np.zeros(0, np.int64), len(taps) + 128)
-    ids = np.zeros(len(taps), np.int64) if tokens is None else np.array(tokens, np.int64)
-    drafter.commit(Committed((request,), np.array([0, len(taps)]), ids, taps))
-
-
-def draft(drafter: Drafter, requests: Sequence[DraftRequest], candidates: int) -> DraftBlock:
-    """The scores behind the trees that a block drafter proposes."""
-    block = drafter.propose([replace(request, candidates=candidates) for request in requests]).source
-    assert isinstance(block, DraftBlock)
-    return block
 
 
 def refuse_notice(line: str) -> None:
@@ -175,3 +159,79 @@ def refuse_notice(line: str) -> None:
 def taps_of(rows: int, index: int = 102, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """(rows, 96) features as in dflash.md 10.2."""
     return fill([rows, 96], index, -2, 2).to(dtype)
+
+
+def feed(drafter: Drafter, request: int, taps: torch.Tensor) -> None:
+    """Commit taps of one request alone; token ids play no part."""
+    feed_all(drafter, {request: taps})
+
+
+def feed_all(drafter: Drafter, taps: dict[int, torch.Tensor]) -> None:
+    """Commit taps of several requests in one step."""
+    sizes = [len(rows) for rows in taps.values()]
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    drafter.commit(Committed(tuple(taps), offsets, np.zeros(sum(sizes), np.int64), torch.cat(list(taps.values()))))
+
+
+def start(drafter: Drafter, request: int, taps: torch.Tensor) -> None:
+    """Open a request and commit its first taps."""
+    drafter.open(request, np.zeros(len(taps), np.int64), len(taps))
+    feed(drafter, request, taps)
+
+
+def ask(
+    request: int,
+    pending: int,
+    context_len: int,
+    block_size: int,
+    *,
+    candidates: int = 4,
+    max_nodes: int = 16,
+    max_depth: int | None = None,
+    scored: int = 0,
+) -> DraftRequest:
+    """A drafting request; the tree may fill its block."""
+    depth = block_size - 1 if max_depth is None else max_depth
+    return DraftRequest(request, pending, context_len, block_size, candidates, max_nodes, depth, scored)
+
+
+def scores(drafter: Drafter, requests: Sequence[DraftRequest], candidates: int) -> DraftBlock:
+    """The scores of one pass, `candidates` a depth."""
+    block = drafter.propose([replace(request, candidates=candidates) for request in requests]).source
+    assert isinstance(block, DraftBlock)
+    return block
+
+
+@dataclass
+class StubDrafter:
+    """Trees of scores that a test chose: `score(request) -> (logp, ids)` of shape (depth, P, K), P = 1 or K."""
+
+    score: Callable[[DraftRequest], tuple[np.ndarray, np.ndarray]]
+    block_size: int = 4
+    target_layer_ids: tuple[int, ...] = (1,)
+    kv_row_bytes: int = 0
+    committed: dict[int, int] = field(default_factory=dict)
+
+    def allocate(self, kv_rows: int, requests: int) -> None:
+        assert not self.committed
+
+    def open(self, request: int, token_ids: np.ndarray, rows: int) -> None:
+        self.committed[request] = 0
+
+    def propose(self, wanted: Sequence[DraftRequest]) -> Forest:
+        depths = np.array([request.block_size - 1 for request in wanted], dtype=np.int64)
+        scored = [self.score(request) for request in wanted]
+        shape = (len(wanted), int(depths.max()), *scored[0][0].shape[1:])
+        block = DraftBlock(np.full(shape, -np.inf, np.float32), np.zeros(shape, np.int64), depths)
+        for index, ((logp, ids), depth) in enumerate(zip(scored, depths, strict=True)):
+            block.logp[index, :depth], block.ids[index, :depth] = logp[:depth], ids[:depth]
+        return grow_forest(
+            block, [GrowLimits(one.pending, one.candidates, one.max_nodes, one.max_depth) for one in wanted]
+        )
+
+    def commit(self, committed: Committed) -> None:
+        for request, rows in zip(committed.requests, np.diff(committed.offsets).tolist(), strict=True):
+            self.committed[request] += rows
+
+    def close(self, request: int) -> None:
+        self.committed.pop(request, None)

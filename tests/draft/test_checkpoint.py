@@ -21,7 +21,7 @@ from draftwood.errors import ModelError, UnsupportedError, UsageError
 def load(folder: Path, target: pair.ToyTarget | None = None, **options: Any) -> DFlashDrafter:
     options = {"dtype": torch.float32, "device": "cpu", "notify": pair.refuse_notice, **options}
     drafter = load_drafter(folder, target or pair.ToyTarget(), **options)
-    drafter.allocate(256, 4)
+    drafter.allocate(100, 4)
     return drafter
 
 
@@ -64,7 +64,7 @@ def test_shapes_of_a_public_checkpoint() -> None:
 
 
 def golden_states(drafter: DFlashDrafter) -> torch.Tensor:
-    pair.commit(drafter, 0, pair.taps_of(7))
+    pair.start(drafter, 0, pair.taps_of(7))
     return drafter.block_states([pair.ask(0, 5, 7, 4)])
 
 
@@ -110,8 +110,8 @@ def test_weights_take_the_dtype_that_is_asked_for(tmp_path: Path, config: dict[s
         drafter = load(folder, pair.ToyTarget(dtype), dtype=dtype)
         assert {parameter.dtype for parameter in drafter.model.parameters()} == {dtype}
         assert drafter.model.rotary.inv_freq.dtype == torch.float32
-        pair.commit(drafter, 0, pair.taps_of(7, dtype=dtype))
-        block = pair.draft(drafter, [pair.ask(0, 5, 7, 4)], 4)
+        pair.start(drafter, 0, pair.taps_of(7, dtype=dtype))
+        block = pair.scores(drafter, [pair.ask(0, 5, 7, 4)], 4)
         assert block.ids[0, :, 0, 0].tolist() == [19, 19, 19]
 
 
@@ -238,7 +238,7 @@ def test_padding_and_another_depth_of_the_target_are_noticed(tmp_path: Path) -> 
     assert len(lines) == 2
     assert "num_target_layers 9" in lines[0] and "vocab_size 60 and the target's 64 differ by padding" in lines[1]
     golden_states(drafter)
-    assert pair.draft(drafter, [pair.ask(0, 5, 7, 4)], 100).ids.shape[3] == 64
+    assert pair.scores(drafter, [pair.ask(0, 5, 7, 4)], 100).ids.shape[3] == 64
 
 
 def test_a_mask_token_is_guessed_only_with_a_tokenizer(tmp_path: Path) -> None:
@@ -264,6 +264,6 @@ def test_the_bundled_checkpoint_loads() -> None:
     assert sum(tensor.numel() for tensor in tensors.values()) == pytest.approx(11.6e6, rel=0.01)
     target = pair.ToyTarget(vocab_size=49152, hidden_size=576, embedding_rows=49152, num_layers=30)
     drafter = load(pair.DEMO, target)
-    pair.commit(drafter, 0, pair.fill([12, 1728], 3, -1, 1))
-    block = pair.draft(drafter, [pair.ask(0, 5, 12, 8)], 16)
+    pair.start(drafter, 0, pair.fill([12, 1728], 3, -1, 1))
+    block = pair.scores(drafter, [pair.ask(0, 5, 12, 8)], 16)
     assert block.ids.shape == (1, 7, 1, 16) and (block.logp <= 0).all()

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import drafter_pair as pair
 import numpy as np
 import pytest
 import torch
-from drafter_pair import ask
 
 from draftwood.batch import kv_index
-from draftwood.core import DraftBlock
-from draftwood.draft import Drafter, DraftRequest, TargetHead
+from draftwood.draft import Committed, Drafter, DraftRequest, TargetHead
 from draftwood.errors import UsageError
-from draftwood.tree.grow import grow
-from draftwood.tree.layout import check_integrity
 
 DOUBLE = torch.float64
 GOLDEN_ROW_1 = [1.421675, 0.434912, -1.431463, -2.115660, -0.949247, -0.657952]
@@ -41,26 +36,26 @@ def check_golden(states: torch.Tensor) -> None:
 
 def test_golden_vector_in_one_shot(tmp_path: Path) -> None:
     drafter = pair.tiny_drafter(tmp_path)
-    pair.commit(drafter, 0, pair.taps_of(7))
-    check_golden(drafter.block_states([ask(0, 5, 7, 4)]))
+    pair.start(drafter, 0, pair.taps_of(7))
+    check_golden(drafter.block_states([pair.ask(0, 5, 7, 4)]))
 
 
 def test_golden_vector_after_an_earlier_block(tmp_path: Path) -> None:
     drafter = pair.tiny_drafter(tmp_path)
     taps = pair.taps_of(7)
-    pair.commit(drafter, 0, taps[:5])
-    pair.draft(drafter, [ask(0, 9, 5, 4)], 3)
-    pair.commit(drafter, 0, taps[5:])
-    check_golden(drafter.block_states([ask(0, 5, 7, 4)]))
+    pair.start(drafter, 0, taps[:5])
+    pair.scores(drafter, [pair.ask(0, 9, 5, 4)], 3)
+    pair.feed(drafter, 0, taps[5:])
+    check_golden(drafter.block_states([pair.ask(0, 5, 7, 4)]))
     drafter.pool.check_integrity()
     assert drafter.pool.prefix_len(0) == 7
 
 
 def test_scores_are_log_probabilities_of_the_golden_logits(tmp_path: Path) -> None:
     drafter = pair.tiny_drafter(tmp_path)
-    pair.commit(drafter, 0, pair.taps_of(7))
-    request = [ask(0, 5, 7, 4)]
-    block = pair.draft(drafter, request, 5)
+    pair.start(drafter, 0, pair.taps_of(7))
+    request = [pair.ask(0, 5, 7, 4)]
+    block = pair.scores(drafter, request, 5)
     logp = torch.log_softmax(pair.ToyTarget().head(drafter.block_states(request)[1:]).double(), dim=1)
     best = logp.topk(5, dim=1)
     assert block.ids.shape == (1, 3, 1, 5) and block.depths.tolist() == [3]
@@ -72,9 +67,9 @@ def test_scores_are_log_probabilities_of_the_golden_logits(tmp_path: Path) -> No
 
 def test_as_many_candidates_as_tokens(tmp_path: Path) -> None:
     drafter = pair.tiny_drafter(tmp_path)
-    pair.commit(drafter, 0, pair.taps_of(7))
-    request = [ask(0, 5, 7, 4)]
-    whole, beyond = pair.draft(drafter, request, 64), pair.draft(drafter, request, 1000)
+    pair.start(drafter, 0, pair.taps_of(7))
+    request = [pair.ask(0, 5, 7, 4)]
+    whole, beyond = pair.scores(drafter, request, 64), pair.scores(drafter, request, 1000)
     assert beyond.ids.shape == (1, 3, 1, 64)
     np.testing.assert_array_equal(beyond.ids, whole.ids)
     np.testing.assert_array_equal(np.sort(whole.ids, axis=3)[0, 0, 0], np.arange(64))
@@ -93,8 +88,8 @@ def states_with_slot(drafter_folder: Path, token: int, **changes: object) -> tor
             return super().embed(edited)
 
     drafter = pair.tiny_drafter(drafter_folder, target=Edited(), **changes)
-    pair.commit(drafter, 0, pair.taps_of(7))
-    return drafter.block_states([ask(0, 5, 7, 4)])
+    pair.start(drafter, 0, pair.taps_of(7))
+    return drafter.block_states([pair.ask(0, 5, 7, 4)])
 
 
 @pytest.mark.parametrize(
@@ -126,16 +121,16 @@ def test_order_of_context_rows_does_not_matter_but_positions_do(tmp_path: Path) 
     drafter = pair.tiny_drafter(tmp_path, dtype=DOUBLE)
     taps = pair.taps_of(7, dtype=DOUBLE)
     order = torch.tensor([3, 0, 6, 1, 5, 2, 4])
-    pair.commit(drafter, 0, taps)
-    pair.commit(drafter, 1, taps[order])
-    usual = drafter.block_states([ask(0, 5, 7, 4)])
-    moved = drafter.block_states([ask(1, 5, 7, 4)])
+    pair.start(drafter, 0, taps)
+    pair.start(drafter, 1, taps[order])
+    usual = drafter.block_states([pair.ask(0, 5, 7, 4)])
+    moved = drafter.block_states([pair.ask(1, 5, 7, 4)])
     rows_kv = torch.from_numpy(kv_index(drafter.pool.prefix(0)))
     with torch.inference_mode():
         for layer in range(2):
             for tensor in (drafter.pool.k(layer), drafter.pool.v(layer)):
                 tensor[rows_kv] = tensor[rows_kv[order]]  # rotated keys: each row takes its position along
-    permuted = drafter.block_states([ask(0, 5, 7, 4)])
+    permuted = drafter.block_states([pair.ask(0, 5, 7, 4)])
     torch.testing.assert_close(permuted, usual, atol=1e-6, rtol=0)
     assert (moved - usual).abs().max() > 1e-3
 
@@ -143,9 +138,9 @@ def test_order_of_context_rows_does_not_matter_but_positions_do(tmp_path: Path) 
 def test_block_input_is_the_pending_token_and_masks(tmp_path: Path) -> None:
     target = pair.ToyTarget()
     drafter = pair.tiny_drafter(tmp_path, target=target)
-    pair.commit(drafter, 3, pair.taps_of(7))
-    pair.commit(drafter, 8, pair.taps_of(2))
-    pair.draft(drafter, [ask(8, 11, 2, 2), ask(3, 63, 7, 4)], 2)
+    pair.start(drafter, 3, pair.taps_of(7))
+    pair.start(drafter, 8, pair.taps_of(2))
+    pair.scores(drafter, [pair.ask(8, 11, 2, 2), pair.ask(3, 63, 7, 4)], 2)
     assert target.embedded[-1].tolist() == [11, 63, 63, 63, 63, 63]
 
 
@@ -153,8 +148,8 @@ def filled_drafter(folder: Path, **changes: object) -> tuple[pair.DFlashDrafter,
     drafter = pair.tiny_drafter(folder, dtype=DOUBLE, **changes)
     lengths, sizes = [9, 1, 30, 4], [4, 2, 3, 4]
     for request, length in enumerate(lengths):
-        pair.commit(drafter, request, pair.taps_of(length, 200 + request, DOUBLE))
-    return drafter, [ask(r, 5 + r, lengths[r], sizes[r]) for r in range(4)]
+        pair.start(drafter, request, pair.taps_of(length, 200 + request, DOUBLE))
+    return drafter, [pair.ask(r, 5 + r, lengths[r], sizes[r]) for r in range(4)]
 
 
 MIXED = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 6}
@@ -164,12 +159,12 @@ MIXED = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window
 def test_a_batch_equals_each_request_alone(tmp_path: Path, changes: dict[str, object]) -> None:
     drafter, requests = filled_drafter(tmp_path, **changes)
     together = drafter.block_states(requests).split([request.block_size for request in requests])
-    block = pair.draft(drafter, requests, 6)
+    block = pair.scores(drafter, requests, 6)
     assert block.logp.shape == (4, 3, 1, 6) and block.depths.tolist() == [3, 1, 2, 3]
     for index, request in enumerate(requests):
         alone, _ = filled_drafter(tmp_path, **changes)
         torch.testing.assert_close(together[index], alone.block_states([request]), atol=1e-9, rtol=0)
-        solo = pair.draft(alone, [request], 6)
+        solo = pair.scores(alone, [request], 6)
         depth = request.block_size - 1
         np.testing.assert_array_equal(block.ids[index, :depth], solo.ids[0])
         np.testing.assert_allclose(block.logp[index, :depth], solo.logp[0], atol=1e-6)
@@ -178,40 +173,41 @@ def test_a_batch_equals_each_request_alone(tmp_path: Path, changes: dict[str, ob
 
 def test_a_shorter_block_is_not_the_start_of_a_longer_one(tmp_path: Path) -> None:
     drafter, _ = filled_drafter(tmp_path)
-    states = [drafter.block_states([ask(0, 5, 9, size)])[:2] for size in (2, 4)]
+    states = [drafter.block_states([pair.ask(0, 5, 9, size)])[:2] for size in (2, 4)]
     assert (states[0] - states[1]).abs().max() > 1e-3
 
 
 def test_queued_commits_equal_immediate_ones(tmp_path: Path) -> None:
     drafter = pair.tiny_drafter(tmp_path, dtype=DOUBLE)
     taps = {request: pair.taps_of(24, 300 + request, DOUBLE) for request in range(2)}
+    for request in (0, 1, 10, 11):
+        drafter.open(request, np.zeros(5, np.int64), 24)
     for start in range(0, 24, 4):
-        for request in (0, 1):
-            pair.commit(drafter, request, taps[request][start : start + 4])
-        pair.commit(drafter, 2 + start, taps[0][:1])
-        drafter.close(2 + start)
-    queued = drafter.block_states([ask(0, 5, 24, 4), ask(1, 6, 24, 4)])
+        pair.feed_all(drafter, {request: taps[request][start : start + 4] for request in (0, 1)})
+        pair.start(drafter, 20 + start, taps[0][:1])
+        drafter.close(20 + start)
+    queued = drafter.block_states([pair.ask(0, 5, 24, 4), pair.ask(1, 6, 24, 4)])
     for request in (10, 11):
-        for start in (0, 1, 7, 20):
-            stop = {0: 1, 1: 7, 7: 20, 20: 24}[start]
-            pair.commit(drafter, request, taps[request - 10][start:stop])
+        for start, stop in ((0, 1), (1, 7), (7, 20), (20, 24)):
+            pair.feed(drafter, request, taps[request - 10][start:stop])
             drafter.flush()
-    immediate = drafter.block_states([ask(10, 5, 24, 4), ask(11, 6, 24, 4)])
+    immediate = drafter.block_states([pair.ask(10, 5, 24, 4), pair.ask(11, 6, 24, 4)])
     torch.testing.assert_close(queued, immediate, atol=1e-9, rtol=0)
 
 
 def test_commit_copies_the_taps(tmp_path: Path) -> None:
     drafter = pair.tiny_drafter(tmp_path)
     buffer = pair.taps_of(7)
-    pair.commit(drafter, 0, buffer)
+    pair.start(drafter, 0, buffer)
     buffer.zero_()
-    check_golden(drafter.block_states([ask(0, 5, 7, 4)]))
+    check_golden(drafter.block_states([pair.ask(0, 5, 7, 4)]))
 
 
 def test_a_long_queue_is_projected_without_a_draft(tmp_path: Path) -> None:
     drafter = pair.tiny_drafter(tmp_path)
+    drafter.open(0, np.zeros(800, np.int64), 800)
     for _ in range(4):
-        pair.commit(drafter, 0, pair.taps_of(200))
+        pair.feed(drafter, 0, pair.taps_of(200))
     assert drafter.pool.prefix_len(0) == 600 and drafter.context_len(0) == 800
 
 
@@ -226,13 +222,13 @@ def test_requests_over_reused_slots_equal_their_solo_runs(tmp_path: Path) -> Non
             drafter.close(gone)
             del live[gone]
         live[request] = int(rng.integers(1, 40))
-        pair.commit(drafter, request, pair.taps_of(live[request], 400 + request, DOUBLE))
-        asked = [ask(r, r, n, 4) for r, n in rng.permutation(list(live.items())).tolist()]
+        pair.start(drafter, request, pair.taps_of(live[request], 400 + request, DOUBLE))
+        asked = [pair.ask(r, r, n, 4) for r, n in rng.permutation(list(live.items())).tolist()]
         states = drafter.block_states(asked).split(4)
         drafter.pool.check_integrity()
         for one, state in zip(asked, states, strict=True):
             solo = pair.tiny_drafter(tmp_path, dtype=DOUBLE)
-            pair.commit(solo, one.request, pair.taps_of(one.context_len, 400 + one.request, DOUBLE))
+            pair.start(solo, one.request, pair.taps_of(one.context_len, 400 + one.request, DOUBLE))
             torch.testing.assert_close(state, solo.block_states([one]), atol=1e-9, rtol=0)
     for request in live:
         drafter.close(request)
@@ -245,8 +241,8 @@ def window_states(folder: Path, window: int | None, **changes: object) -> torch.
     if window is not None:
         changes |= {"layer_types": ["sliding_attention"] * 2, "sliding_window": window}
     drafter = pair.tiny_drafter(folder, dtype=DOUBLE, **changes)
-    pair.commit(drafter, 0, pair.taps_of(20, dtype=DOUBLE))
-    return drafter.block_states([ask(0, 5, 20, 4)])
+    pair.start(drafter, 0, pair.taps_of(20, dtype=DOUBLE))
+    return drafter.block_states([pair.ask(0, 5, 20, 4)])
 
 
 def test_a_window_cuts_and_a_wide_one_does_not(tmp_path: Path) -> None:
@@ -267,8 +263,8 @@ def test_a_window_leaves_the_nearest_positions(tmp_path: Path) -> None:
         taps = pair.taps_of(20, dtype=DOUBLE)
         if changed is not None:
             taps[changed] += 1.0
-        pair.commit(drafter, 0, taps)
-        states.append(drafter.block_states([ask(0, 5, 20, 4)]))
+        pair.start(drafter, 0, taps)
+        states.append(drafter.block_states([pair.ask(0, 5, 20, 4)]))
     assert torch.equal(states[0], states[1])
     assert (states[0] - states[2])[0].abs().max() > 1e-6
     assert torch.equal(states[0][1:], states[2][1:])
@@ -280,147 +276,111 @@ def test_scale_multiplier_and_soft_cap(tmp_path: Path) -> None:
     doubled = pair.ToyTarget()
     doubled.embedding *= 2
     by_hand = pair.tiny_drafter(tmp_path, target=doubled)
-    request = [ask(0, 5, 7, 4)]
+    request = [pair.ask(0, 5, 7, 4)]
     for drafter in (plain, scaled, by_hand):
-        pair.commit(drafter, 0, pair.taps_of(7))
+        pair.start(drafter, 0, pair.taps_of(7))
     states = by_hand.block_states(request)
     torch.testing.assert_close(scaled.block_states(request), states, atol=1e-6, rtol=0)
     assert (plain.block_states(request) - states).abs().max() > 1e-3
     logits = 1.5 * torch.tanh(0.5 * doubled.head(states[1:]) / 1.5)
     best = torch.log_softmax(logits, dim=1).topk(4, dim=1)
-    block = pair.draft(scaled, request, 4)
+    block = pair.scores(scaled, request, 4)
     np.testing.assert_allclose(block.logp[0, :, 0], best.values.numpy(), atol=1e-5)
     assert block.ids[0, :, 0].tolist() == best.indices.tolist()
 
 
 def test_positions_stay_below_the_target_limit(tmp_path: Path) -> None:
     drafter = pair.tiny_drafter(tmp_path, target=pair.ToyTarget(context_limit=10))
-    pair.commit(drafter, 0, pair.taps_of(7))
-    assert pair.draft(drafter, [ask(0, 5, 7, 3)], 2).depths.tolist() == [2]
+    pair.start(drafter, 0, pair.taps_of(7))
+    assert pair.scores(drafter, [pair.ask(0, 5, 7, 3)], 2).depths.tolist() == [2]
     with pytest.raises(UsageError, match="block of 4 at position 7: expected to end by 10"):
-        pair.draft(drafter, [ask(0, 5, 7, 4)], 2)
+        pair.scores(drafter, [pair.ask(0, 5, 7, 4)], 2)
 
 
 @pytest.mark.parametrize(
     "request_, message",
     [
-        (ask(0, 5, 7, 5), "block size 5: expected 2 to 4"),
-        (ask(0, 5, 7, 1), "block size 1: expected 2 to 4"),
-        (ask(0, 5, 8, 4), "block at 8: expected 7"),
-        (ask(1, 5, 7, 4), "request 1: expected one that is open"),
+        (pair.ask(0, 5, 7, 5), "block size 5: expected 2 to 4"),
+        (pair.ask(0, 5, 7, 1), "block size 1: expected 2 to 4"),
+        (pair.ask(0, 5, 8, 4), "block at 8: expected 7"),
+        (pair.ask(1, 5, 7, 4), "request 1: expected one that is open"),
     ],
 )
 def test_unusable_requests_are_refused(tmp_path: Path, request_: DraftRequest, message: str) -> None:
     drafter = pair.tiny_drafter(tmp_path)
-    pair.commit(drafter, 0, pair.taps_of(7))
+    pair.start(drafter, 0, pair.taps_of(7))
     with pytest.raises(UsageError, match=message):
-        pair.draft(drafter, [request_], 2)
+        pair.scores(drafter, [request_], 2)
 
 
 def test_no_candidates_twice_the_same_and_narrow_taps_are_refused(tmp_path: Path) -> None:
     drafter = pair.tiny_drafter(tmp_path)
-    pair.commit(drafter, 0, pair.taps_of(7))
-    request = ask(0, 5, 7, 4)
-    with pytest.raises(UsageError, match="0 candidates"):
-        pair.draft(drafter, [request], 0)
+    pair.start(drafter, 0, pair.taps_of(7))
+    request = pair.ask(0, 5, 7, 4)
+    with pytest.raises(UsageError, match="candidates 0: expected at least 1"):
+        pair.scores(drafter, [request], 0)
     with pytest.raises(UsageError, match="expected distinct ones"):
-        pair.draft(drafter, [request, request], 2)
+        pair.scores(drafter, [request, request], 2)
     with pytest.raises(UsageError, match=r"\[7, 64\]: expected \[rows, 96\]"):
-        pair.commit(drafter, 0, pair.taps_of(7)[:, :64])
+        pair.feed(drafter, 0, pair.taps_of(7)[:, :64])
+    with pytest.raises(UsageError, match=r"None: expected \[rows, 96\]"):
+        drafter.commit(Committed((0,), np.array([0, 7]), np.zeros(7, np.int64), None))
+    assert drafter.context_len(0) == 7, "nothing was committed"
 
 
-class Broken(pair.ToyTarget):
-    """Its head gives NaN for the second scored row of the first block."""
+def test_scores_that_are_not_numbers_name_their_position(tmp_path: Path) -> None:
+    class Broken(pair.ToyTarget):
+        def head(self, hidden: torch.Tensor) -> torch.Tensor:
+            logits = super().head(hidden)
+            logits[1, 3] = torch.nan
+            return logits
 
-    def head(self, hidden: torch.Tensor) -> torch.Tensor:
-        logits = super().head(hidden)
-        logits[1, 3] = torch.nan
-        return logits
-
-
-def test_scores_that_are_not_numbers_leave_the_root_and_name_their_position(tmp_path: Path) -> None:
-    drafter, sound = (pair.tiny_drafter(tmp_path, target=target) for target in (Broken(), pair.ToyTarget()))
-    requests = [ask(4, 5, 7, 4, 3), ask(6, 9, 2, 4, 3)]
-    for one in (drafter, sound):
-        pair.commit(one, 4, pair.taps_of(7))
-        pair.commit(one, 6, pair.taps_of(2))
-    forest, other = drafter.propose(requests), sound.propose(requests)
-    assert forest.faulty == {0: "draft scores of position 9 are not finite"} and other.faulty == {}
-    assert forest.num_rows[0] == 1 and forest[0].token.tolist() == [5]
-    assert other.num_rows[0] > 1
-    for name in ("parent", "token", "depth", "rank", "logp"):
-        np.testing.assert_array_equal(getattr(forest[1], name), getattr(other[1], name))
-
-
-def test_trees_are_grown_from_the_scores_within_each_requests_limits(tmp_path: Path) -> None:
-    drafter, requests = filled_drafter(tmp_path)
-    shapes = ((1, 64, 9), (4, 7, 2), (2, 64, 9), (3, 0, 9))
-    wanted = [
-        replace(one, candidates=k, max_nodes=nodes, max_depth=depth)
-        for one, (k, nodes, depth) in zip(requests, shapes, strict=True)
-    ]
-    forest = drafter.propose(wanted)
-    block = forest.source
-    assert isinstance(block, DraftBlock) and len(forest) == 4
-    for index, one in enumerate(wanted):
-        limits = {"candidates": one.candidates, "max_nodes": one.max_nodes, "max_depth": one.max_depth}
-        tree = grow(block, index, pending=one.pending, **limits)
-        check_integrity(forest[index])
-        assert forest[index].token.tolist() == tree.token.tolist() and forest[index].logp.tolist() == tree.logp.tolist()
-    assert forest.num_rows[0] == min(wanted[0].block_size, 10) and forest.num_rows[3] == 1
-
-
-def test_one_copy_brings_all_scores_to_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drafter, requests = filled_drafter(tmp_path)
-    drafter.flush()
-    copies: list[str] = []
-    for name in ("cpu", "item", "tolist", "__bool__", "__int__", "__float__"):
-        original = getattr(torch.Tensor, name)
-
-        def counted(self: torch.Tensor, *args: object, name: str = name, original: object = original) -> object:
-            copies.append(name)
-            return original(self, *args)  # type: ignore[operator]
-
-        monkeypatch.setattr(torch.Tensor, name, counted)
-    drafter.propose(requests)
-    assert copies == ["cpu"]
-
-
-def test_a_preempted_request_drafts_as_before(tmp_path: Path) -> None:
-    """Closed with taps in the queue, opened again, and its tokens committed in other pieces."""
-    drafter = pair.tiny_drafter(tmp_path, dtype=DOUBLE)
-    taps = pair.taps_of(40, dtype=DOUBLE)
-    pair.commit(drafter, 0, taps)
-    before = drafter.block_states([ask(0, 5, 40, 4)])
-    pair.commit(drafter, 0, taps[:3])
-    drafter.close(0)
-    assert drafter._queue == [] and drafter.context_len(0) == 0
-    for start in range(0, 40, 7):
-        pair.commit(drafter, 0, taps[start : start + 7])
-    torch.testing.assert_close(drafter.block_states([ask(0, 5, 40, 4)]), before, rtol=0, atol=1e-12)
-    with pytest.raises(AssertionError, match="are open"):
-        drafter.allocate(10, 1)
+    drafter = pair.tiny_drafter(tmp_path, target=Broken())
+    pair.start(drafter, 4, pair.taps_of(7))
+    forest = drafter.propose([pair.ask(4, 5, 7, 4)])
+    assert forest.faulty == {0: "draft scores of position 9 are not finite"}
+    assert forest[0].token.tolist() == [5] and forest[0].num_nodes == 0
 
 
 def test_a_request_without_context_can_be_drafted(tmp_path: Path) -> None:
     drafter = pair.tiny_drafter(tmp_path)
-    drafter.open(0, np.zeros(0, np.int64), 10)
-    assert pair.draft(drafter, [ask(0, 5, 0, 4)], 2).depths.tolist() == [3]
+    drafter.open(0, np.zeros(3, np.int64), 3)
+    assert pair.scores(drafter, [pair.ask(0, 5, 0, 4)], 2).depths.tolist() == [3]
 
 
 def test_runs_of_head_rows_give_the_same_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drafter, requests = filled_drafter(tmp_path)
-    whole = pair.draft(drafter, requests, 5)
+    whole = pair.scores(drafter, requests, 5)
     monkeypatch.setattr("draftwood.draft.dflash._MAX_LOGITS", 130)
-    runs = pair.draft(drafter, requests, 5)
+    runs = pair.scores(drafter, requests, 5)
     np.testing.assert_array_equal(whole.ids, runs.ids)
     np.testing.assert_allclose(whole.logp, runs.logp, atol=1e-6)
 
 
-def test_the_contract_is_satisfied_on_both_sides(tmp_path: Path) -> None:
-    drafter: Drafter = pair.tiny_drafter(tmp_path)
+def test_stub_and_drafter_satisfy_the_contract(tmp_path: Path) -> None:
+    def score(request: DraftRequest) -> tuple[np.ndarray, np.ndarray]:
+        base = np.log(np.array([[0.5, 0.3, 0.1]] * 3))
+        return np.stack([base - request.pending] * 3), np.arange(27).reshape(3, 3, 3)
+
+    stub = pair.StubDrafter(score)
+    drafters: list[Drafter] = [stub, pair.tiny_drafter(tmp_path)]
     target: TargetHead = pair.ToyTarget()
     assert target.spec.hidden_size == 32
-    # Two layers of two heads, keys and values of 16, float32.
-    assert drafter.kv_row_bytes == 2 * 2 * 2 * 16 * 4 and drafter.block_size == 4
-    drafter.close(5)
+    asked = [pair.ask(0, 0, 7, 4, candidates=2, max_nodes=30), pair.ask(1, 2, 7, 2, candidates=3)]
+    for drafter in drafters:
+        members = [name for name in vars(Drafter) if not name.startswith("_")]
+        assert len(members) == 8 and all(hasattr(drafter, name) for name in members)
+        drafter.allocate(64, 2)
+        for request in (0, 1):
+            drafter.open(request, np.zeros(7, np.int64), 9)
+        pair.feed_all(drafter, {0: pair.taps_of(7), 1: pair.taps_of(7)})
+        forest = drafter.propose(asked)
+        assert len(forest) == 2 and forest.num_rows.tolist() == [1 + 2 + 4 + 8, 1 + 3]
+        assert forest.token[forest.offsets[:-1]].tolist() == [0, 2] and not forest.faulty
+        for request in (0, 1, 999):
+            drafter.close(request)
+        drafter.allocate(64, 2)
+    block = stub.propose(asked).source
+    assert block.logp.shape == (2, 3, 3, 3)
+    np.testing.assert_allclose(block.logp[0, 2], np.log([[0.5, 0.3, 0.1]] * 3), atol=1e-6)
+    assert (block.logp[1, 1:] == -np.inf).all() and block.ids[0, 2, 1].tolist() == [21, 22, 23]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from draftwood.attention import SdpaBackend
 from draftwood.batch import Batch
 from draftwood.core import Forest
 from draftwood.draft.base import DraftRequest
+from draftwood.draft.dflash import DFlashDrafter
 from draftwood.engine import Engine, EngineConfig, Request, SamplingParams
 from draftwood.engine.step import STAGE_NAMES, Stages
 from draftwood.errors import CostError, DraftwoodError, NonFiniteLogitsError, RequestError, UsageError
@@ -156,13 +159,14 @@ class SometimesNan:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def propose(self, wanted: list[DraftRequest]) -> Forest:
-        faulty = {at: "nan" for at, one in enumerate(wanted) if one.request == self.bad and one.context_len > 15}
-        nodes = np.array([0 if at in faulty else one.max_nodes for at, one in enumerate(wanted)])
-        return replace(self.inner.propose(wanted).prefix(nodes), faulty=faulty)
+    def propose(self, wanted: Sequence[DraftRequest]) -> Forest:
+        forest = self.inner.propose(wanted)
+        bad = [one.request == self.bad and one.context_len > 15 for one in wanted]
+        cut = forest.prefix(np.where(bad, 0, 1024))
+        return replace(cut, faulty={at: f"position {wanted[at].context_len + 1} is nan" for at in np.flatnonzero(bad)})
 
 
-def test_a_drafter_that_gives_nan_leaves_the_text_to_plain_rounds(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_drafter_that_gives_nan_makes_plain_rounds_of_that_request_alone(caplog: pytest.LogCaptureFixture) -> None:
     made = family("qwen3", "float64")
     wanted = greedy_wanted("qwen3", "float64", RAGGED)
     inner = knowing()
@@ -177,19 +181,19 @@ def test_a_drafter_that_gives_nan_leaves_the_text_to_plain_rounds(caplog: pytest
     drafter.bad = requests[2].id
     while engine.loop.step():
         engine.check_integrity()
-    for index in range(5):
-        assert requests[index].token_ids == wanted[index].text and requests[index].finish_reason == "length"
-    late = [record for record in requests[2].rounds if record.context > 15]
-    assert len(late) > 5 and all((one.rows, one.committed, one.drafted) == (1, 1, False) for one in late)
-    assert requests[2].faulty_drafts == sum(one.context < requests[2].committed - 1 for one in late)
-    assert [request.faulty_drafts for request in requests[:2] + requests[3:]] == [0] * 4
-    assert [line.getMessage() for line in caplog.records] == [
-        f"request {drafter.bad}: nan: such rounds are decoded plainly"
-    ]
+    assert [request.token_ids for request in requests] == [one.text for one in wanted]
+    early = [one for one in requests[2].rounds if one.context <= 15]
+    late = [one for one in requests[2].rounds if one.context > 15]
+    assert all(one.drafted for one in early) and {(one.rows, one.committed) for one in late} == {(1, 1)}
+    # In the last round no depth is left, so nothing is asked for.
+    faulty = [request.faulty_drafts for request in requests]
+    assert faulty == [0, 0, len(late) - 1, 0, 0] and engine.output(requests[2]).faulty_drafts == len(late) - 1
+    place = f"request {drafter.bad}: position {late[0].context + 1} is nan"
+    assert caplog.messages == [f"{place}: such rounds are decoded plainly"]
     assert engine.state.pool.requests == () and inner.taps == {}
 
 
-def test_nan_in_a_real_drafter_is_counted_and_changes_no_text(tmp_path: Path) -> None:
+def test_nan_in_a_real_drafter_names_the_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = family("llama", "float64")
     drafter = random_drafter(tmp_path, made)
     with torch.no_grad():
@@ -198,16 +202,16 @@ def test_nan_in_a_real_drafter_is_counted_and_changes_no_text(tmp_path: Path) ->
     request = submit(engine, [1, 2, 3], make_policy("chain"), SamplingParams(8, end_ids=frozenset()))
     while engine.loop.step():
         engine.check_integrity()
-    output = engine.output(request)
-    assert output.token_ids == made.greedy((1, 2, 3), 8)[0]
-    # Seven rounds, the last of which has no token left to draft for.
-    assert output.faulty_drafts == 6 and [record.drafted for record in output.rounds] == [False] * 7
+    assert request.token_ids == made.greedy((1, 2, 3), 8)[0] and request.faulty_drafts == 6
+    assert not any(one.drafted for one in request.rounds)
+    place = f"request {request.id}: draft scores of position 4 are not finite"
+    assert caplog.messages == [f"{place}: such rounds are decoded plainly"]
     assert drafter.pool.requests == () and engine.state.pool.requests == ()
 
 
 @pytest.mark.parametrize("name", STAGE_NAMES)
 def test_an_interrupt_leaves_the_engine_usable(name: str, tmp_path: Path) -> None:
-    """Ctrl-C after any stage of the third step: everything is given back, and the next texts are right."""
+    """Raised after any stage of the third step: everything is given back, and the next texts are right."""
     made = family("llama", "float64")
     drafter = random_drafter(tmp_path, made)
     engine = Engine(made.target, drafter)
@@ -227,12 +231,44 @@ def test_an_interrupt_leaves_the_engine_usable(name: str, tmp_path: Path) -> Non
 
     with engine.loop.watching(interrupting), pytest.raises(KeyboardInterrupt):
         engine.generate(prompts, policy="ddtree", budget=7, max_tokens=12)
+    assert_empty(engine, drafter)
+    results = engine.generate(prompts, policy="ddtree", budget=7, max_tokens=12)
+    assert [result.token_ids for result in results] == expected
+
+
+def assert_empty(engine: Engine, drafter: DFlashDrafter) -> None:
     for pool in (engine.state.pool, drafter.pool):
         pool.check_integrity()
         assert pool.requests == () and pool.free_rows == pool.kv_rows
     assert engine.loop.step() == []
-    results = engine.generate(prompts, policy="ddtree", budget=7, max_tokens=12)
-    assert [result.token_ids for result in results] == expected
+
+
+@pytest.mark.parametrize("way", ["generate", "stream"])
+def test_a_real_interrupt_reaches_the_reader_and_aborts(way: str, tmp_path: Path) -> None:
+    """Ctrl-C while the main thread waits: the loop thread's step ends in peace, then all is given back."""
+    made = family("llama", "float64")
+    drafter = random_drafter(tmp_path, made)
+    engine = Engine(made.target, drafter)
+    calls = itertools.count(1)
+
+    def interrupting(stages: Stages) -> Stages:
+        def verify(*args: Any) -> Any:
+            if next(calls) == 3:
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            return stages.verify(*args)
+
+        return replace(stages, verify=verify)
+
+    with engine.loop.watching(interrupting), pytest.raises(KeyboardInterrupt):
+        if way == "generate":
+            engine.generate([[1, 2, 3], [4, 5]], policy="ar", max_tokens=100)
+        else:
+            list(engine.stream([1, 2, 3], policy="ar", max_tokens=100))
+    with engine.loop.paused():
+        assert_empty(engine, drafter)
+    assert 3 <= next(calls) < 50
+    (result,) = engine.generate([[1, 2, 3]], policy="ddtree", max_tokens=12)
+    assert result.token_ids == made.greedy((1, 2, 3), 12)[0]
 
 
 BAD_PROMPTS: list[tuple[Any, str]] = [

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from byte_tokenizer import byte_fallback, byte_level
 from scripted import Play
 from transformers import AutoModelForCausalLM, LlamaConfig
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "target"))
-from byte_tokenizer import byte_fallback, byte_level
 
 from draftwood.attention import SdpaBackend
 from draftwood.engine import Engine, Piece

@@ -12,7 +12,7 @@ import pytest
 
 from draftwood.core import DraftBlock, DraftTree
 from draftwood.errors import DraftwoodError, UsageError
-from draftwood.tree.grow import grow, root_tree
+from draftwood.tree.grow import GrowLimits, grow, grow_forest, root_tree
 from draftwood.tree.layout import check_integrity
 from draftwood.tree.oracle import all_prefixes, grow_by_sorting
 
@@ -172,6 +172,58 @@ def test_second_request_reads_its_own_scores() -> None:
     alone = DraftBlock(logp[1:], ids[1:], np.array([2]))
     choice = {"pending": 0, "candidates": 3, "max_nodes": 9, "max_depth": 3}
     assert_same(grow(both, 1, **choice), grow(alone, 0, **choice))
+
+
+def forest_block(
+    rng: np.random.Generator, requests: int, num_depths: int, parents: int, width: int, *, quantised: bool
+) -> DraftBlock:
+    """Random scores of several requests, some of shrunken depth."""
+    shape = (requests, num_depths, parents, width)
+    logp = -np.sort(rng.exponential(1.0, shape), axis=-1)
+    if quantised:
+        logp = np.round(logp * 2) / 2
+    ids = np.argsort(rng.random((*shape[:3], 9)), axis=-1)[..., :width]
+    return DraftBlock(logp.astype(np.float32), ids, rng.integers(0, num_depths + 1, requests))
+
+
+@pytest.mark.parametrize("conditional", [False, True])
+@pytest.mark.parametrize("quantised", [False, True])
+def test_a_forest_equals_each_tree_alone(conditional: bool, quantised: bool) -> None:
+    """Requests of one block under limits of their own, each against the tree found by sorting and against `grow`."""
+    rng = np.random.default_rng([conditional, quantised])
+    flat = 0
+    for _ in range(60):
+        width = int(rng.integers(1, 5))
+        block = forest_block(
+            rng, int(rng.integers(1, 7)), int(rng.integers(1, 5)), width if conditional else 1, width,
+            quantised=quantised,
+        )  # fmt: skip
+        limits = [
+            GrowLimits(
+                int(rng.integers(50)), int(rng.integers(1, 6)), int(rng.integers(0, 40)), int(rng.integers(0, 6))
+            )
+            for _ in block.depths
+        ]
+        forest = grow_forest(block, limits)
+        assert len(forest) == len(limits) and forest.source is block and not forest.faulty
+        for index, limit in enumerate(limits):
+            check_integrity(forest[index])
+            assert_same(forest[index], grow_by_sorting(block, index, **limit._asdict()))
+            assert_same(forest[index], grow(block, index, **limit._asdict()))
+            flat += forest[index].num_nodes == 0
+    assert flat > 20
+
+
+def test_a_fault_in_a_forest_is_named_from_its_own_tree() -> None:
+    rng = np.random.default_rng(4)
+    block = forest_block(rng, 4, 3, 1, 3, quantised=False)
+    block.depths[:] = 3
+    limits = [GrowLimits(0, 3, 30, 3)] * 4
+    block.logp[2, 1, 0, 2] = -0.0625
+    with pytest.raises(DraftwoodError, match=rf"-0\.0625 of token {block.ids[2, 1, 0, 2]} \(depth 2, .* rank 2\)"):
+        grow_forest(block, limits)
+    limits[2] = GrowLimits(0, 3, 30, 1)  # growth no longer reads the faulty entry
+    assert grow_forest(block, limits).num_rows.tolist() == [31, 31, 4, 31]
 
 
 def test_read_only_and_strided_scores() -> None:

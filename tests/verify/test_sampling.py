@@ -27,8 +27,8 @@ def chi_square_passes(counts: np.ndarray, prob: np.ndarray) -> bool:
     return bool(statistic < chi2.isf(FALSE_ALARM, alive.sum() - 1))
 
 
-def draws(gumbel: Gumbel, logits: torch.Tensor, pos: np.ndarray) -> np.ndarray:
-    return gumbel(logits.expand(len(pos), -1), pos).numpy()
+def draws(choose: Gumbel, logits: torch.Tensor, pos: np.ndarray) -> np.ndarray:
+    return choose(logits.expand(len(pos), -1), pos).numpy()
 
 
 @pytest.mark.parametrize("vocabulary", [2, 7, 64])
@@ -77,10 +77,21 @@ def test_kernel_draws_what_the_tensors_draw(vocabulary: int, spread: float) -> N
             logits[:, 1] = 0.0
         pos = np.array([9, 10, 10, 4000])
         keys = [position_key(seed, 2, int(at)) for at in pos]
-        temperature = np.array([0.7, 1.3, 0.7, 0.2])
-        tensors = _on_device(logits, temperature, keys)
-        assert gumbel(logits, temperature, keys).tolist() == tensors.tolist()
-        assert Gumbel(0.7, seed, completion=2)(logits, pos)[[0, 2]].tolist() == tensors[[0, 2]].tolist()
+        by_kernel = Gumbel(0.7, seed, completion=2)(logits, pos).tolist()
+        assert by_kernel == _on_device(logits, np.full(4, 0.7), keys).tolist()
+        mixed = np.array([0.7, 0.2, 1.9, 0.7])  # rows of several requests
+        assert gumbel(logits, mixed, keys).tolist() == _on_device(logits, mixed, keys).tolist()
+        assert [gumbel(logits, mixed, keys)[row] for row in (0, 3)] == [by_kernel[row] for row in (0, 3)]
+
+
+def test_tensors_in_runs_of_rows_draw_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wide trees are scored in pieces; siblings share their noise across them."""
+    rng = np.random.default_rng(23)
+    logits, temperature = torch.from_numpy(rng.normal(0, 2, (9, 20))), rng.uniform(0.3, 2.0, 9)
+    keys = [position_key(1, 0, pos) for pos in (4, 5, 5, 5, 6, 6, 4, 7, 5)]
+    whole = _on_device(logits, temperature, keys).tolist()
+    monkeypatch.setattr("draftwood.verify.sampling.MAX_ELEMENTS", 45)  # two rows at a time
+    assert _on_device(logits, temperature, keys).tolist() == whole
 
 
 def test_kernel_equals_the_formula_written_out() -> None:

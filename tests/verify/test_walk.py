@@ -10,8 +10,9 @@ import torch
 
 from draftwood.core import DraftBlock, DraftTree, Forest, Sampling, Verdict
 from draftwood.errors import NonFiniteLogitsError
-from draftwood.tree.grow import grow, root_forest, root_tree
-from draftwood.verify import Chooser, CounterDraw, Gumbel, RowsChooser, chooser, greedy, recursive, walk, walk_forest
+from draftwood.tree.grow import grow, root_tree
+from draftwood.verify import Chooser, CounterDraw, Gumbel, chooser, greedy, recursive, walk, walk_forest
+from draftwood.verify.walk import Path, judged, verdict
 
 VOCABULARY = 12
 SHAPES = [(1, 0), (1, 99), (2, 5), (4, 20), (12, 200)]
@@ -120,6 +121,17 @@ def test_a_tree_that_contains_the_chain_accepts_at_least_as_much(choose: Chooser
     assert longer > 10
 
 
+def all_rows(tree: DraftTree, logits: torch.Tensor, choose: Chooser, root_pos: int, want_logp: bool) -> Verdict:
+    """One tree by the way of accelerators; a fault is raised."""
+    forest = Forest.of([tree])
+    found = walk_forest(
+        forest, logits, lambda rows, trees, pos: judged(rows, choose(rows, pos)), np.array([root_pos]), everywhere=True
+    )
+    for fault in found.faults.values():
+        raise fault
+    return verdict(tree, logits, Path(found.path(0, forest).tolist(), int(found.pending[0])), want_logp)
+
+
 @pytest.mark.parametrize("choose", [greedy, Gumbel(0.9, 3)])
 @pytest.mark.parametrize("want_logp", [False, True])
 def test_all_rows_at_once_gives_the_same(choose: Chooser, want_logp: bool) -> None:
@@ -128,7 +140,7 @@ def test_all_rows_at_once_gives_the_same(choose: Chooser, want_logp: bool) -> No
         tree = drafted((3, 4), seed, 6, 60)
         logits = logits_of(tree, (3, 4), seed)
         found = walk(tree, logits, choose, 9, want_logp=want_logp)
-        other = walk(tree, logits, choose, 9, want_logp=want_logp, everywhere=True)
+        other = all_rows(tree, logits, choose, 9, want_logp)
         assert found.path.tolist() == other.path.tolist() and found.pending == other.pending
         assert (found.logp is None) == (not want_logp)
         if found.logp is not None and other.logp is not None:
@@ -140,7 +152,7 @@ def by_walk(tree: DraftTree, logits: torch.Tensor, *, want_logp: bool = False) -
 
 
 def by_rows(tree: DraftTree, logits: torch.Tensor, *, want_logp: bool = False) -> Verdict:
-    return walk(tree, logits, greedy, 40, want_logp=want_logp, everywhere=True)
+    return all_rows(tree, logits, greedy, 40, want_logp)
 
 
 def by_recursion(tree: DraftTree, logits: torch.Tensor, *, want_logp: bool = False) -> Verdict:
@@ -176,79 +188,6 @@ def test_log_probabilities_are_the_targets_own(verify: Callable[..., Verdict]) -
     assert found.logp is not None and found.logp.dtype == np.float64
     np.testing.assert_allclose(found.logp, 5 - np.log(np.exp(5) + 7), rtol=0, atol=1e-9)
     assert len(found.logp) == found.committed == 3
-
-
-def forest_of(seed: int) -> tuple[Forest, torch.Tensor, list[torch.Tensor]]:
-    """Trees of 1 to 60 nodes, the logits of all their rows, and of each alone."""
-    trees = [drafted((3, 4), seed * 10 + index, 6, nodes) for index, nodes in enumerate((60, 1, 0, 20, 7))]
-    logits = [logits_of(tree, (3, 4), seed * 10 + index) for index, tree in enumerate(trees)]
-    return Forest.of(trees), torch.cat(logits), logits
-
-
-SAMPLINGS = (Sampling(), Sampling(0.9, 3), Sampling(), Sampling(1.4, 4, 2), Sampling(0.9, 3))
-
-
-@pytest.mark.parametrize("everywhere", [False, True])
-@pytest.mark.parametrize(
-    "samplings", [SAMPLINGS, (Sampling(),) * 5, SAMPLINGS[1:2] * 5], ids=["mixed", "greedy", "drawn"]
-)
-def test_all_trees_at_once_are_decided_as_each_alone(samplings: tuple[Sampling, ...], everywhere: bool) -> None:
-    deepest = 0
-    for seed in range(12):
-        forest, joined, logits = forest_of(seed)
-        root_pos = np.array([9, 30, 2, 500, 9])
-        found = walk_forest(forest, joined, RowsChooser(samplings), root_pos, everywhere=everywhere)
-        assert not found.faults
-        for index in range(5):
-            alone = walk(forest[index], logits[index], chooser(samplings[index]), int(root_pos[index]))
-            assert found.path(index, forest).tolist() == alone.path.tolist()
-            assert found.pending[index] == alone.pending
-            deepest = max(deepest, alone.committed)
-    assert deepest > 2
-
-
-@pytest.mark.parametrize("everywhere", [False, True])
-def test_a_fault_of_one_tree_leaves_the_others(everywhere: bool) -> None:
-    forest, joined, _logits = forest_of(3)
-    root_pos = np.array([9, 30, 2, 500, 9])
-    sound = walk_forest(forest, joined, RowsChooser(SAMPLINGS), root_pos)
-    last = [int(forest.offsets[index] + sound.path(index, forest)[-1]) for index in range(5)]
-    joined[last[0]], joined[last[3], 1], joined[last[2], 4] = -torch.inf, torch.nan, torch.inf
-    found = walk_forest(forest, joined, RowsChooser(SAMPLINGS), root_pos, everywhere=everywhere)
-    where = {index: int(root_pos[index]) + len(sound.path(index, forest)) for index in (0, 2, 3)}
-    assert {index: str(fault).split(": ")[0] for index, fault in found.faults.items()} == {
-        0: f"logits that decide position {where[0]} contain no token above -inf",
-        2: f"logits that decide position {where[2]} contain inf",
-        3: f"logits that decide position {where[3]} contain nan",
-    }
-    for index in range(5):
-        path = [] if index in found.faults else sound.path(index, forest).tolist()
-        assert found.path(index, forest).tolist() == path
-        assert found.pending[index] == (-1 if index in found.faults else sound.pending[index])
-
-
-def test_one_copy_brings_all_choices_to_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted on a CPU: every way from a tensor to Python in the way of accelerators."""
-    forest, joined, _ = forest_of(5)
-    copies: list[str] = []
-    for name in ("cpu", "item", "tolist", "__bool__", "__int__", "__float__"):
-        original = getattr(torch.Tensor, name)
-
-        def counted(self: torch.Tensor, *args: object, name: str = name, original: object = original) -> object:
-            copies.append(name)
-            return original(self, *args)  # type: ignore[operator]
-
-        monkeypatch.setattr(torch.Tensor, name, counted)
-    root_pos = np.array([9, 30, 2, 500, 9])
-    walk_forest(forest, joined, RowsChooser((Sampling(),) * 5), root_pos, everywhere=True)
-    assert copies == ["cpu"]
-
-
-def test_a_forest_without_trees_decides_nothing() -> None:
-    """A step that only prefills has nothing to judge."""
-    for everywhere in (False, True):
-        none = walk_forest(root_forest([]), torch.empty(0, 8), RowsChooser(()), np.empty(0), everywhere=everywhere)
-        assert none.rows.tolist() == none.pending.tolist() == [] and none.offsets.tolist() == [0]
 
 
 def test_a_mask_id_is_an_ordinary_token() -> None:

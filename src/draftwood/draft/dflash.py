@@ -220,12 +220,12 @@ class DFlashDrafter:
             name, length, rows = request.request, request.context_len, request.block_size
             if name not in self._lengths:
                 raise UsageError(f"request {name}: expected one that is open")
-            if request.candidates < 1:
-                raise UsageError(f"request {name}: {request.candidates} candidates: expected at least 1")
             if not 2 <= rows <= self.block_size:
                 raise UsageError(f"request {name}: block size {rows}: expected 2 to {self.block_size}")
             if length + rows > limit:
                 raise UsageError(f"request {name}: block of {rows} at position {length}: expected to end by {limit}")
+            if request.candidates < 1:
+                raise UsageError(f"request {name}: candidates {request.candidates}: expected at least 1")
             if length != self.context_len(name):
                 raise UsageError(f"request {name}: block at {length}: expected {self.context_len(name)}, its context")
 

@@ -33,6 +33,7 @@ class Loop:
     def __init__(self, state: EngineState) -> None:
         self.state = state
         self._stages, self._timing = Stages(), False
+        self._stepping = False
         self._lock = threading.RLock()
         self._bell = _Bell()
         self._thread: threading.Thread | None = None
@@ -40,10 +41,11 @@ class Loop:
 
     def add(self, request: Request) -> None:
         """Queue a request for the next step; `start` lets the thread take it."""
-        if self._bell.closed:
-            raise DraftwoodError("the engine is closed")
         request.submitted_s = perf_counter()
-        self.state.inbox.append(request)
+        with self._bell.changed:  # or it could arrive behind the sweep of `close`
+            if self._bell.closed:
+                raise DraftwoodError("the engine is closed")
+            self.state.inbox.append(request)
 
     def start(self) -> None:
         """Wake the loop thread, which is made when it is first needed."""
@@ -81,7 +83,10 @@ class Loop:
         request.abort_wanted = True
         if self._lock.acquire(blocking=False):
             try:
-                self._sweep()
+                # A stream that is forgotten may be closed by the collector inside this very thread's step, which
+                # sweeps when it has done its work.
+                if not self._stepping:
+                    self._sweep()
             finally:
                 self._lock.release()
         else:
@@ -91,29 +96,38 @@ class Loop:
         """Advance every running request; returns those that took part (none when idle).
 
         An error of one request ends that request. Any other ends every running one with it, so that pools and
-        requests never part; it is not raised here but where each request is read.
+        requests never part; it is not raised here but where each request is read. An interrupt does the same, and
+        goes on to whoever steps by hand.
         """
         with self._lock:
             self._sweep()
             if not self.state.busy:
                 return []
-            seconds: dict[str, float] = {}
-            names = STAGE_NAMES if self._timing else ("draft",)
-            stages = timed(self._stages, seconds, names, wait=self._wait if self._timing else lambda: None)
             known = [*self.state.running, *self.state.waiting, *self.state.inbox]
-            start_s = perf_counter()
+            self._stepping = True
             try:
-                requests = step(self.state, stages)
+                requests = self._advance()
             except BaseException as error:
                 failed = self._fail(known, error)
                 if isinstance(error, Exception) or threading.current_thread() is self._thread:
                     return failed
                 raise
-            self._learn(seconds, perf_counter() - start_s)
-            for request in requests:
-                request.announce()
+            finally:
+                self._stepping = False
             self._sweep()
             return requests
+
+    def _advance(self) -> list[Request]:
+        """One step, what is learned from it, and the news of those that took part."""
+        seconds: dict[str, float] = {}
+        names = STAGE_NAMES if self._timing else ("draft",)
+        stages = timed(self._stages, seconds, names, wait=self._wait if self._timing else lambda: None)
+        start_s = perf_counter()
+        requests = step(self.state, stages)
+        self._learn(seconds, perf_counter() - start_s)
+        for request in requests:
+            request.announce()
+        return requests
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -154,8 +168,15 @@ class Loop:
             if request.abort_wanted:
                 if request in state.inbox:
                     state.inbox.remove(request)
-                finish(state, request, "abort")
+                self._end(request, "abort")
                 request.announce()
+
+    def _end(self, request: Request, reason: str, error: BaseException | None = None) -> None:
+        """`finish`, which may fail in its turn: the others must be closed all the same."""
+        try:
+            finish(self.state, request, reason, error)
+        except Exception as second:  # noqa: BLE001 - as above
+            LOGGER.error("request %d could not be closed: %s", request.id, second)
 
     def _fail(self, known: list[Request], error: BaseException) -> list[Request]:
         """End every running request with `error`; whatever the failed step left half done is given back with it.
@@ -166,10 +187,7 @@ class Loop:
         for request in [*state.running] or [*state.waiting, *state.inbox][:1]:
             if request in state.inbox:
                 state.inbox.remove(request)
-            try:
-                finish(state, request, "error", error)
-            except Exception as second:  # noqa: BLE001 - the others must be closed all the same
-                LOGGER.error("request %d could not be closed: %s", request.id, second)
+            self._end(request, "error", error)
         for request in known:
             request.announce()
         return [request for request in known if request.finished]

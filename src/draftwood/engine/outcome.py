@@ -55,7 +55,7 @@ def deliver(state: EngineState, jobs: list[Job], forest: Forest, batch: Batch, v
     """Append the decided tokens up to the first stop or cap, record the rounds, retire what has ended."""
     now_s = perf_counter()
     drafted = sum(job.asked is not None for job in jobs)
-    predicted_s = _predicted_s(state, batch.num_rows, drafted)
+    predicted_s = _predicted_s(state, batch.num_rows, drafted) if any(job.is_round for job in jobs) else None
     recorded, tree = [], 0
     for job in jobs:
         request = job.request

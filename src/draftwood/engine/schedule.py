@@ -67,7 +67,8 @@ def finish(state: EngineState, request: Request, reason: str, error: BaseExcepti
     request.finish_reason, request.error = reason, error or request.error
     request.finished_s = perf_counter()
     if request in state.running:
-        _leave(state, request)
+        state.running.remove(request)
+        _give_back(state, request)
     elif request in state.waiting:
         state.waiting.remove(request)
 
@@ -98,6 +99,8 @@ def _jobs(state: EngineState) -> list[Job]:
     free = state.pool.free_rows
     rounds = []
     for request in [item for item in state.running if not item.in_prefill]:
+        if request not in state.running:
+            continue  # it has given way to an older one
         needed = state.pool.lacking(request.id, 1)
         while needed > free and request in state.running:
             free += _preempt(state, state.running[-1])
@@ -140,14 +143,15 @@ def _chunk_job(request: Request, stop: int) -> Job:
 def _preempt(state: EngineState, request: Request) -> int:
     """Take everything from a running request and let it wait; returns the rows that became free."""
     before = state.pool.free_rows
-    _leave(state, request)
+    _give_back(state, request)
+    state.running.remove(request)
     request.committed, request.preemptions = 0, request.preemptions + 1
     insort(state.waiting, request, key=_ARRIVAL)
     return state.pool.free_rows - before
 
 
-def _leave(state: EngineState, request: Request) -> None:
-    state.running.remove(request)
+def _give_back(state: EngineState, request: Request) -> None:
+    """Free what a running request owns. A drafter that fails to close it leaves it running, to end with that error."""
     if request.id in state.pool.requests:
         state.pool.release(request.id)
     if request.policy.drafts and state.drafter is not None:

@@ -121,17 +121,17 @@ class TestStand:
 
     @pytest.fixture
     def stand(self, pair: Pair) -> Stand:
-        return Stand(pair.target, pair.drafter, max_nodes=64, clock=pair.clock)  # type: ignore[arg-type]
+        return Stand(pair.engine.state, max_nodes=64, clock=pair.clock)
 
     def test_a_round_is_a_real_tree_on_a_real_context(self, pair: Pair, stand: Stand) -> None:
         stand.run(Cell(33, 40))
-        pack = pair.target.packs[-1]
-        (segment,) = pack.segments
-        assert len(pack.token_ids) == segment.num_rows == len(pack.logit_rows) == len(pack.tap_rows) == 33
-        assert abs(segment.prefix_len - 40) <= drift(40)
-        assert segment.visibility is Visibility.ANCESTORS and segment.visible is not None
+        batch = pair.target.batches[-1]
+        assert len(batch.token_ids) == batch.num_rows == len(batch.logit_rows) == len(batch.tap_rows) == 33
+        assert abs(int(batch.prefix_len[0]) - 40) <= drift(40)
+        visible = batch.own_visible(0)
+        assert batch.visibility == (Visibility.ANCESTORS,) and visible is not None
         causal = np.tril(np.ones((33, 33), bool))
-        assert 33 < segment.visible.sum() < causal.sum(), "neither a star nor a chain"
+        assert 2 * 33 - 1 < visible.sum() < causal.sum(), "neither a star nor a chain"
         assert pair.drafter.committed[-1][1] >= 1, "the drafter got taps of the round"
 
     def test_parts_add_up(self, stand: Stand, pair: Pair) -> None:
@@ -151,18 +151,18 @@ class TestStand:
 
     def test_several_requests_share_the_rows(self, pair: Pair, stand: Stand) -> None:
         sample = stand.run(Cell(14, 30, 4))
-        pack = pair.target.packs[-1]
-        assert [segment.num_rows for segment in pack.segments] == [4, 4, 3, 3]
-        assert len({segment.request for segment in pack.segments}) == 4
+        batch = pair.target.batches[-1]
+        assert np.diff(batch.offsets).tolist() == [4, 4, 3, 3]
+        assert len(set(batch.requests)) == 4
         assert sample == pytest.approx((0.010 + 0.007 + 0.003, 0.007, 0.0))
-        assert all(abs(segment.prefix_len - 30) <= drift(30) for segment in pack.segments)
+        assert (abs(batch.prefix_len - 30) <= drift(30)).all()
 
     def test_contexts_stay_near_their_length(self, pair: Pair, stand: Stand) -> None:
         for _ in range(40):
             stand.run(Cell(17, 48))
-            (segment,) = pair.target.packs[-1].segments
-            assert abs(segment.prefix_len - 48) <= drift(48)
-        assert len({segment.request for pack in pair.target.packs for segment in pack.segments}) > 1
+            (length,) = pair.target.batches[-1].prefix_len
+            assert abs(length - 48) <= drift(48)
+        assert len({request for batch in pair.target.batches for request in batch.requests}) > 1
 
     def test_close_gives_everything_back(self, pair: Pair, stand: Stand) -> None:
         stand.run(Cell(9, 40, 2))
@@ -175,7 +175,7 @@ class TestStand:
     def test_trees_are_no_larger_than_scores_allow(self, stand: Stand, pair: Pair) -> None:
         assert stand.widest_tree(40) == 64
         stand.close()
-        small = Stand(pair.target, pair.drafter, max_nodes=5, clock=pair.clock)  # type: ignore[arg-type]
+        small = Stand(pair.engine.state, max_nodes=5, clock=pair.clock)
         assert small.widest_tree(40) == 5
 
     def test_a_request_in_flight_is_not_disturbed(self, pair: Pair) -> None:
@@ -184,7 +184,7 @@ class TestStand:
             request = submit(pair.engine, [1, 2, 3, 4], make_policy("ddtree", budget=5), options)
             for number in range(60):
                 if measuring and number == 3:
-                    pair.engine.ensure_costs(notify=lambda line: None)
+                    pair.engine.ensure_costs()
                 pair.engine.loop.step()
             assert request.finished
             return request.token_ids
@@ -487,7 +487,7 @@ class TestGains:
         """A second route: the engine decodes the same prompts under the same budget; its rounds are counted."""
         pair = clocked_pair(tmp_path)
         engine, prompts = pair.engine, [[5, 6, 7, 8], [9, 10, 11]]
-        stand = Stand(pair.target, pair.drafter, max_nodes=40)  # type: ignore[arg-type]
+        stand = Stand(pair.engine.state, max_nodes=40)
         rounds = stand.gains(prompts, 12, frozenset(), width=6, candidates=8, until=lambda: False)
         stand.close()
         expected: list[float] = []
@@ -509,7 +509,7 @@ class TestGains:
 
     def test_time_box(self, tmp_path: Path) -> None:
         pair = clocked_pair(tmp_path)
-        stand = Stand(pair.target, pair.drafter, max_nodes=8)  # type: ignore[arg-type]
+        stand = Stand(pair.engine.state, max_nodes=8)
         # Out of time from the start: one step of drafted rounds all the same.
         assert len(stand.gains([[1, 2, 3]], 12, frozenset(), width=4, candidates=8, until=lambda: True)) == 1
         assert stand._state.pool.requests == () and stand._state.waiting == []

@@ -50,9 +50,9 @@ class TestProbe:
     def test_is_kept_and_used_again(self, pair: Pair, tmp_path: Path) -> None:
         said: list[str] = []
         first = probe(pair, tmp_path, said)
-        forwards = len(pair.target.packs)
+        forwards = len(pair.target.batches)
         again = probe(pair, tmp_path, said)
-        assert len(said) == 1 and len(pair.target.packs) == forwards
+        assert len(said) == 1 and len(pair.target.batches) == forwards
         assert again.to_json() == first.to_json()
         assert [path.name for path in (tmp_path / PROFILES).iterdir()] == [f"{identity_key(HERE)}.json"]
 
@@ -98,16 +98,14 @@ class TestProbe:
 
 
 class TestEngine:
-    def test_auto_is_the_default_and_measures_once(self, pair: Pair) -> None:
-        said: list[str] = []
-        pair.engine.notify = said.append
+    def test_auto_is_the_default_and_measures_once(self, pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
         first = pair.engine.generate([[1, 2, 3]], max_tokens=12)[0]
-        assert first.policy == "auto" and len(said) == 1
+        assert first.policy == "auto" and len(caplog.messages) == 1
         plain = pair.engine.generate([[1, 2, 3]], policy="ar", max_tokens=12)[0]
         assert first.token_ids == plain.token_ids
         pair.engine.codec = None
         (last,) = [piece.output for piece in pair.engine.stream([1, 2, 3], max_tokens=12) if piece.output]
-        assert last.policy == "auto" and last.token_ids == plain.token_ids and len(said) == 1
+        assert last.policy == "auto" and last.token_ids == plain.token_ids and len(caplog.messages) == 1
         assert all(record.predicted_s is not None for record in last.rounds)
 
     @pytest.mark.parametrize("policy", ["cast", "caddtree", "ratio", "auto"])
@@ -163,15 +161,17 @@ class TestLoading:
             assert engine.ensure_costs().identity == engine.identity == HERE
         assert engine.cache_dir == tmp_path
 
-    def test_another_identity_is_refused_by_field(self, loadable: Pair, tmp_path: Path) -> None:
+    def test_another_identity_is_refused_by_field(
+        self, loadable: Pair, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         document = probe(loadable, None, []).to_json()
         document["identity"]["threads"] = 7
         (tmp_path / "p.json").write_text(json.dumps(document))
         with pytest.raises(CostError, match=r"threads 7 against 1 here.*--allow-stale-profile"):
             Engine.load("m", profile=tmp_path / "p.json", threads=1)
-        said: list[str] = []
-        engine = Engine.load("m", profile=tmp_path / "p.json", threads=1, allow_stale_profile=True, notify=said.append)
-        assert engine.state.costs is not None and said == ["cost profile measured elsewhere: threads 7 against 1 here"]
+        engine = Engine.load("m", profile=tmp_path / "p.json", threads=1, allow_stale_profile=True)
+        assert engine.state.costs is not None
+        assert caplog.messages == ["cost profile measured elsewhere: threads 7 against 1 here"]
 
     def test_a_bad_file_is_refused_before_a_model_is_loaded(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -193,7 +193,7 @@ class TestIdentity:
 
         def key(target: str, drafter: str) -> str:
             source = ModelSource("folder", "a", tmp_path / target)
-            return identity_key(identity_of(source, tmp_path / drafter, pair.target.spec, attention="sdpa"))
+            return identity_key(identity_of(source, [tmp_path / drafter], pair.target.spec, attention="sdpa"))
 
         for name in ("t", "d", "copy", "retrained", "nudged"):
             self.checkpoint(tmp_path / name, hidden=64)
@@ -211,16 +211,18 @@ class TestIdentity:
         for measured in (True, False, True):
             if measured:
                 save_file({"w": torch.rand(4, 2)}, drafter / "model.safetensors")
-            pair.engine.identity = identity_of(target, drafter, pair.target.spec, attention="sdpa")
+            pair.engine.identity = identity_of(target, [drafter], pair.target.spec, attention="sdpa")
             said: list[str] = []
             probe(pair, tmp_path / "cache", said)
             assert bool(said) is measured
 
     def test_everything_that_changes_costs_is_in_it(self, pair: Pair, tmp_path: Path) -> None:
         folder = self.checkpoint(tmp_path / "a")
-        found = identity_of(ModelSource("folder", "a", folder), folder, pair.target.spec, attention="sdpa")
+        found = identity_of(ModelSource("folder", "a", folder), [folder], pair.target.spec, attention="sdpa")
         assert found.threads == torch.get_num_threads() == 1
         assert (found.dtype, found.attention, found.model) == ("float32", "sdpa", found.drafter)
+        both = identity_of(ModelSource("folder", "a", folder), [folder, None], pair.target.spec, attention="sdpa")
+        assert both.drafter == f"{found.drafter}+suffix"
         assert found.device and set(found.versions) == {"draftwood", "torch", "transformers"}
         assert identity_key(found) == identity_key(Identity.from_json(json.loads(json.dumps(found.to_json()))))
         assert identity_key(found) != identity_key(HERE)

@@ -109,6 +109,7 @@ class Stand:
         self._rng = np.random.default_rng(seed)
         self._ids = itertools.count(-1, -1)
         self._held: dict[int, list[Request]] = {}
+        self._made: list[Request] = []
 
     @property
     def block_size(self) -> int:
@@ -169,10 +170,10 @@ class Stand:
         return seen
 
     def close(self) -> None:
-        """Release every context, that of a request which an interrupt left half opened included."""
-        unheld = [*self._state.running, *self._state.waiting, *self._state.inbox]
-        for request in [*unheld, *(request for held in self._held.values() for request in held)]:
+        """Release every context, those of a step that broke off too."""
+        for request in self._made:
             self._drop(request)
+        self._made.clear()
         self._held.clear()
 
     def _group(self, context: int, count: int) -> list[Request]:
@@ -202,7 +203,7 @@ class Stand:
         return request
 
     def _request(self, prompt: np.ndarray, limits: Limits, policy: FixedNodes) -> Request:
-        return Request(
+        request = Request(
             id=next(self._ids),
             prompt_ids=prompt,
             sampling=Sampling(),
@@ -210,6 +211,8 @@ class Stand:
             policy=policy,
             block_size=self._drafter.block_size,
         )
+        self._made.append(request)
+        return request
 
     def _step(self, group: Sequence[Request], stages: Stages) -> None:
         """Advance these requests alone."""
