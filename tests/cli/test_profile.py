@@ -239,7 +239,7 @@ def test_warnings_of_ours_become_one_line(
     assert (passed["profile"], passed["allow_stale_profile"], passed["live_costs"]) == (Path("p.json"), True, False)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        warnings.showwarning = cli_load._as_notice
+        warnings.showwarning = cli_load.as_notice
         warnings.warn("rows 88 is beyond the measured 65", CostWarning, stacklevel=1)
     assert capsys.readouterr().err == "draftwood: note: rows 88 is beyond the measured 65\n"
 

@@ -51,8 +51,7 @@ def load_engine(options: LoadOptions) -> Engine:
     from ..models.threads import default_threads
 
     quiet_libraries()
-    # A warning of ours is one line, without the source line that raised it.
-    warnings.showwarning = lambda message, *_, **__: notice(str(message))
+    warnings.showwarning = as_notice
     logger = logging.getLogger("draftwood")
     logger.handlers, logger.propagate = [_Notices()], False
     return Engine.load(
@@ -66,6 +65,11 @@ def load_engine(options: LoadOptions) -> Engine:
         live_costs=options.live_costs,
         config=replace(options.config or EngineConfig(), kv_memory=options.kv_memory),
     )
+
+
+def as_notice(message: Warning | str, *_: object, **__: object) -> None:
+    """Show a warning of ours as one line, without the source line that raised it."""
+    notice(str(message))
 
 
 class _Notices(logging.Handler):
