@@ -51,9 +51,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0, 3)], ids=["greedy", "seeded"])
 @pytest.mark.parametrize("count", [1, 8])
 @pytest.mark.parametrize("case", ["ddtree7", "ar"])
-def test_copies_of_a_round(
-    case: str, count: int, sampling: Sampling, copies: Counter[str], tmp_path: Path
-) -> None:
+def test_copies_of_a_round(case: str, count: int, sampling: Sampling, copies: Counter[str], tmp_path: Path) -> None:
     made = family("llama", "float64")
     engine = Engine(made.target, random_drafter(tmp_path, made), config=EngineConfig(prefill_chunk=512))
     prompts = [tuple((5 * number + at) % VOCAB for at in range(6 + number)) for number in range(count)]
