@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import threading
 import weakref
 from collections.abc import Callable
@@ -100,6 +101,23 @@ class TestWaiting:
 
             run_in_threads([lambda at=at: read(at) for at in range(len(handles))])  # type: ignore[misc]
         assert found == {at: text_of(prompt, 30) for at, prompt in enumerate(PROMPTS)}
+
+    def test_what_came_before_an_error_is_read_before_it(self) -> None:
+        calls = itertools.count(1)
+
+        def fail(rows: int) -> tuple[()]:
+            if next(calls) == 4:
+                raise RuntimeError("lost")
+            return ()
+
+        with made(fault=fail) as engine:
+            handle, tokens = engine.submit(PROMPTS[0], policy="ar", max_tokens=9), []
+            while not handle.request.finished:
+                threading.Event().wait(0.001)
+            with pytest.raises(RuntimeError, match="lost"):
+                for piece in handle:
+                    tokens += piece.token_ids
+            assert tokens == text_of(PROMPTS[0], 3)
 
     def test_a_slow_reader_holds_nobody_up(self) -> None:
         with made() as engine:
@@ -199,7 +217,7 @@ class TestClosing:
             lambda: engine.submit(PROMPTS[0], policy="ar"),
         ]
         for ask in asking:
-            with pytest.raises(DraftwoodError, match="^the engine is closed$"):
+            with pytest.raises(DraftwoodError, match=r"^the engine is closed$"):
                 ask()
         engine.close()
         assert not engine.state.busy
@@ -263,7 +281,7 @@ class TestSettings:
             assert same.token_ids == drawn.token_ids != text_of(PROMPTS[0], 30) and same.seed == 9
             small = engine.submit(PROMPTS[0], policy="chain", block_size=2, max_tokens=20).result(SOON)
             assert max(record.rows for record in small.rounds) == 2
-            with pytest.raises(UsageError, match="^3 params for 2 prompts: expected one for all, or one for each$"):
+            with pytest.raises(UsageError, match=r"^3 params for 2 prompts: expected one for all, or one for each$"):
                 engine.generate(PROMPTS[:2], [SamplingParams()] * 3, policy="ar")
 
     @pytest.mark.parametrize("way", ["generate", "stream", "submit"])

@@ -71,6 +71,11 @@ def assert_nothing_left(engine: Engine, drafter: SummingDrafter) -> None:
     engine.check_integrity()
 
 
+def requests_alive() -> int:
+    gc.collect()
+    return sum(type(one) is Request for one in gc.get_objects())
+
+
 @pytest.fixture(autouse=True)
 def quiet() -> Any:
     """One warning for each request with a faulty draft is too much to keep."""
@@ -80,7 +85,7 @@ def quiet() -> Any:
 
 
 def test_ten_thousand_requests_step_by_step() -> None:
-    rng = random.Random(4)
+    before, rng = requests_alive(), random.Random(4)
     engine, _, drafter = made(rng, rows=160, requests=9)
     alive: list[Request] = []
     submitted, preemptions, faulty = 0, 0, 0
@@ -105,8 +110,7 @@ def test_ten_thousand_requests_step_by_step() -> None:
     assert_nothing_left(engine, drafter)
     assert ends.total() >= 10_000 and min(ends.values()) > 100 and len(ends) == 3
     assert preemptions > 100 and faulty > 100, (preemptions, faulty)
-    gc.collect()
-    assert sum(type(one) is Request for one in gc.get_objects()) <= 9  # those of the last step
+    assert requests_alive() <= before + 9  # those of the last step
 
 
 def test_three_hundred_requests_of_eight_readers() -> None:

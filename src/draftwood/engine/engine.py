@@ -7,7 +7,6 @@ import logging
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields, replace
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -191,8 +190,10 @@ class Engine:
         serve all prompts, or are one for each; `settings` are single fields of them (`max_tokens=...`) or options of
         the policy (`budget=...`). Raises UsageError before anything runs; a request's error after all have ended.
         """
-        ended = self.generate_unordered(prompts, params, policy=policy, raw=raw, system=system, **settings)
-        return [output for _, output in sorted(ended, key=itemgetter(0))]
+        requests = self._requests(prompts, params, settings, policy=policy, raw=raw, system=system)
+        for _ in self.loop.run(requests):
+            pass
+        return [self.output(request) for request in requests]
 
     def generate_unordered(
         self,
@@ -208,20 +209,7 @@ class Engine:
 
         Arguments and errors as for `generate`. Closing the iterator aborts what still runs.
         """
-        if isinstance(prompts, str):
-            raise UsageError("prompts: expected a list of prompts, got one string")
-        asked, options = _split(settings)
-        each = _params_of(params, len(prompts), asked)
-        rule = self._policy(policy, options)
-        requests = []
-        for index, (prompt, one) in enumerate(zip(prompts, each, strict=True)):
-            try:
-                requests.append(self._request(prompt, rule, one, raw=raw, system=system))
-            except RequestError as error:
-                if len(prompts) == 1:
-                    raise
-                raise RequestError(f"prompts[{index}]: {error}") from error
-        return self._as_they_end(requests)
+        return self._as_they_end(self._requests(prompts, params, settings, policy=policy, raw=raw, system=system))
 
     def chat(
         self,
@@ -354,6 +342,32 @@ class Engine:
             assert sorted(state.pool.requests) == sorted(request.id for request in state.running)
             for request in state.running:
                 assert state.pool.prefix_len(request.id) == request.committed, f"request {request.id} has come apart"
+
+    def _requests(
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        settings: dict[str, Any],
+        *,
+        policy: str | Policy,
+        raw: bool,
+        system: str | None,
+    ) -> list[Request]:
+        """A checked request for each prompt, none of them queued."""
+        if isinstance(prompts, str):
+            raise UsageError("prompts: expected a list of prompts, got one string")
+        asked, options = _split(settings)
+        each = _params_of(params, len(prompts), asked)
+        rule = self._policy(policy, options)
+        requests = []
+        for index, (prompt, one) in enumerate(zip(prompts, each, strict=True)):
+            try:
+                requests.append(self._request(prompt, rule, one, raw=raw, system=system))
+            except RequestError as error:
+                if len(prompts) == 1:
+                    raise
+                raise RequestError(f"prompts[{index}]: {error}") from error
+        return requests
 
     def _as_they_end(self, requests: list[Request]) -> Generator[tuple[int, RequestOutput], None, None]:
         """Run requests; nothing is queued before the first result is asked for."""

@@ -21,6 +21,7 @@ class RequestHandle:
         self._codec, self._abort = codec, abort
         self._decoder = StreamDecoder(codec) if codec is not None else None
         self._output: RequestOutput | None = None
+        self._ended = False
 
     @property
     def id(self) -> int:
@@ -58,15 +59,15 @@ class RequestHandle:
         return self._output
 
     def _raise_error(self) -> None:
-        """An error is told once by the loop, and raised for every reader."""
-        if self.request.finished and self.request.error is not None:
+        """An error is told once by the loop, behind what came before it, and raised as often as somebody asks."""
+        if self._ended and self.request.error is not None:
             raise self.request.error
 
     def _piece(self, event: Event) -> Piece:
         """Text and ids of an event; the last one sets the output."""
         request = self.request
-        if event.ended:
-            self._raise_error()
+        self._ended = event.ended
+        self._raise_error()
         shown = event.token_ids
         if event.ended and request.finish_reason == "stop":
             shown = shown[:-1]

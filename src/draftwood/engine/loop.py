@@ -104,9 +104,16 @@ class Loop:
             if not self.state.busy:
                 return []
             known = [*self.state.running, *self.state.waiting, *self.state.inbox]
+            seconds: dict[str, float] = {}
+            names = STAGE_NAMES if self._timing else ("draft",)
+            stages = timed(self._stages, seconds, names, wait=self._wait if self._timing else lambda: None)
             self._stepping = True
+            start_s = perf_counter()
             try:
-                requests = self._advance()
+                requests = step(self.state, stages)
+                self._learn(seconds, perf_counter() - start_s)
+                for request in requests:
+                    request.announce()
             except BaseException as error:
                 failed = self._fail(known, error)
                 if isinstance(error, Exception) or threading.current_thread() is self._thread:
@@ -116,18 +123,6 @@ class Loop:
                 self._stepping = False
             self._sweep()
             return requests
-
-    def _advance(self) -> list[Request]:
-        """One step, what is learned from it, and the news of those that took part."""
-        seconds: dict[str, float] = {}
-        names = STAGE_NAMES if self._timing else ("draft",)
-        stages = timed(self._stages, seconds, names, wait=self._wait if self._timing else lambda: None)
-        start_s = perf_counter()
-        requests = step(self.state, stages)
-        self._learn(seconds, perf_counter() - start_s)
-        for request in requests:
-            request.announce()
-        return requests
 
     @contextmanager
     def paused(self) -> Iterator[None]:
