@@ -142,6 +142,10 @@ class Forest:
 
     def prefix(self, num_nodes: np.ndarray) -> Forest:
         """The best trees of at most `num_nodes` (R,) nodes each."""
+        if len(self) == 1:  # as a view
+            tree = self[0].prefix(int(num_nodes[0]))
+            offsets, columns = np.array([0, tree.num_rows]), (tree.parent, tree.token, tree.depth, tree.rank, tree.logp)
+            return self if tree.num_rows == self.offsets[1] else Forest(offsets, *columns, self.faulty, self.source)
         kept = np.minimum(self.num_rows, np.asarray(num_nodes, np.int64) + 1)
         if (kept == self.num_rows).all():
             return self

@@ -52,6 +52,7 @@ def wish(state: EngineState, jobs: list[Job]) -> list[Job]:
             [(job.request.policy, state.policy_state(job.request)) for job in found],
             partial(_costs, state),
             default=state.config.shared_policy,
+            plain_requests=sum(job.is_round for job in jobs) - len(found),
         ),
     )
     wishing = [job for job, wanted in zip(able, wishes, strict=True) if wanted]

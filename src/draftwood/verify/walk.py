@@ -105,9 +105,10 @@ def _visited_rows(forest: Forest, logits: torch.Tensor, choose: RowChooser, root
     visited, depth = [rows], 0
     while len(rows):
         depth += 1
-        pending[trees], kind[trees] = choose(_rows(logits, rows), trees, root_pos[trees] + depth).numpy()
-        below = children(forest, rows, trees, pending[trees])
-        onward = (below >= 0) & (kind[trees] == FINITE)
+        tokens, kinds_now = choose(_rows(logits, rows), trees, root_pos[trees] + depth).numpy()
+        pending[trees], kind[trees] = tokens, kinds_now
+        below = children(forest, rows, trees, tokens)
+        onward = (below >= 0) & (kinds_now == FINITE)
         rows, trees = below[onward], trees[onward]
         visited.append(rows)
     return _verdicts(forest, np.sort(np.concatenate(visited)), pending, kind, root_pos)
