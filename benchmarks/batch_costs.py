@@ -1,8 +1,8 @@
 """Seconds that the engine itself takes in a round of R requests: python benchmarks/batch_costs.py [--json].
 
 For the demo pair and for a tiny random pair, R = 1, 4, 16, 32, 64, a fixed tree of 8 nodes each: the seconds of a step
-less those of the models in it (the target's forward, the drafter's states and head), per round, medians over steps in which
-all R requests had a round. What is left is scheduling, growth, choice, packing, the walk, commits and records.
+less those of the models in it (the target's forward, the drafter's states and head), per round, medians over steps in
+which all R requests had a round. What is left is scheduling, growth, choice, packing, the walk, commits and records.
 Nothing else may run on the machine meanwhile.
 """
 

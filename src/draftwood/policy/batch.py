@@ -162,7 +162,7 @@ def _leader(default: Policy | None, first: Policy) -> SharedPolicy:
     """The policy that serves all sharers: the engine's own, when it shares, or else the first of theirs."""
     leader = default if default is not None and default.shares else first
     if not isinstance(leader, SharedPolicy):
-        raise UsageError(f"policy {leader.name} shares a round: expected it to have merge and choose_shared")
+        raise UsageError(f"policy {leader.name} shares a round: expected merge, expected_gains and choose_shared")
     return leader
 
 
