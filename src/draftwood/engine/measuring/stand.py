@@ -19,6 +19,7 @@ from ..requests import Limits, Request
 from ..schedule import finish
 from ..state import EngineState
 from ..step import Stages, step, timed
+from .filled import FilledDrafter
 
 CANDIDATES = 16
 LEAST_GAIN_ROUNDS = 1
@@ -102,8 +103,8 @@ class Stand:
         """Raises UsageError for a state without a drafter."""
         if state.drafter is None:
             raise UsageError("measuring costs needs a drafter: name one with --drafter (drafter=)")
-        self._state = EngineState(state.target, state.drafter, state.pool, state.config)
-        self._drafter = state.drafter
+        self._drafter = FilledDrafter(state.drafter, state.target.spec.vocab_size)
+        self._state = EngineState(state.target, self._drafter, state.pool, state.config)
         self._max_nodes = max_nodes
         self._clock = clock
         self._rng = np.random.default_rng(seed)
