@@ -150,11 +150,13 @@ class Nursery:
         return trees
 
     def bound(self, candidates: int, max_nodes: int) -> int:
-        """`max_nodes`, or the number of nodes that a full tree of K candidates over all depths has, if less."""
-        if len(self.trace.trees.parent):
-            return max_nodes  # stored trees have as many nodes as they have
+        """`max_nodes`, or the number of nodes that a full tree of K candidates over all depths has, if less.
+
+        A stored tree counts as one path: it has no more depths than nodes.
+        """
+        stored = int(np.diff(self.trace.trees.offsets).max(initial=0))
         nodes, level = 0, 1
-        for _ in range(self.trace.rounds.logp.shape[1]):
+        for _ in range(max(self.trace.rounds.logp.shape[1], stored)):
             level *= candidates
             nodes += level
             if nodes >= max_nodes:
