@@ -105,7 +105,7 @@ def table(lines: Sequence[DemoLine], facts: dict[str, Any], max_tokens: int, sty
         f"torch {facts['torch']}; {lines[0].prompts} prompts x {max_tokens} tokens, greedy"
     )
     note = "committed and rows: means per round. All policies run in one eager engine on a small target."
-    body = "\n".join(grid_lines([grid], 100)  # a verdict with its count is never wrapped)
+    body = "\n".join(grid_lines([grid], 100))  # a verdict with its count is never wrapped
     return f"{body}\n\n{where}\n{note}\n"
 
 
