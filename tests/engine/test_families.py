@@ -24,6 +24,8 @@ from families import DTYPES, FAMILIES, HALF, family
 from stub_drafter import share_above_rank_0
 
 from draftwood.core import Sampling
+from draftwood.draft.suffix import SuffixDrafter
+from draftwood.draft.union import UnionDrafter
 
 ABOVE = {"ddtree1": 1.5, "chain": 2.5, "ddtree7": 2.5, "ddtree64": 2.5}
 
@@ -69,6 +71,21 @@ def test_equal_to_transformers_with_random_drafter_weights(name: str, dtype: str
         assert drafter.pool.requests == ()
         accepted += sum(record.accepted for one in done for record in one.request.rounds)
     assert accepted > 0  # luck alone gives some, so accepted rows were really committed
+
+
+@pytest.mark.parametrize("union", [False, True], ids=["suffix", "union"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_equal_to_transformers_with_a_drafter_of_repeats(name: str, union: bool, tmp_path: Path) -> None:
+    """Random texts over 64 tokens repeat pairs of tokens, so that it proposes; alone, and beside a random drafter."""
+    made, wanted = family(name, "float64"), greedy_wanted(name, "float64", RAGGED)
+    suffix = SuffixDrafter()
+    drafter = UnionDrafter([random_drafter(tmp_path, made), suffix]) if union else suffix
+    drafted = 0
+    for cases in (["ddtree64", "chain", "ddtree7", "ddtree1"], ["ddtree7", "ddtree64", "ar", "chain"]):
+        done = run(made, drafter, cases, wanted)
+        assert_lossless(done)
+        drafted += sum(record.rows - 1 for one in done for record in one.request.rounds)
+    assert drafted > 100
 
 
 @pytest.mark.parametrize("name", FAMILIES)
