@@ -325,6 +325,14 @@ def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
     assert play.engine.loop.step() == []
 
 
+def test_encoding_refuses_what_cannot_be_decoded() -> None:
+    """So that whoever encodes many prompts first can name the bad one."""
+    engine = Engine(family("llama", "float32").target)
+    assert list(engine.encode((1, 2))) == [1, 2]
+    with pytest.raises(RequestError, match=f"prompt of {CONTEXT_LIMIT + 1} tokens"):
+        engine.encode([1] * (CONTEXT_LIMIT + 1))
+
+
 def test_policies_need_their_parts() -> None:
     alone = Engine(family("llama", "float32").target)
     with pytest.raises(RequestError, match="policy 'auto' needs a drafter: name one with --drafter"):

@@ -8,7 +8,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -262,12 +262,15 @@ class Engine:
     def encode(self, prompt: Prompt, *, raw: bool = False, system: str | None = None) -> Sequence[int]:
         """Token ids of a prompt as `generate` takes it. Raises RequestError for one that cannot be decoded."""
         if isinstance(prompt, str):
-            return self._encode_text(prompt, raw=raw, system=system)
-        if isinstance(prompt, bytes) or not hasattr(prompt, "__len__"):
+            ids = self._encode_text(prompt, raw=raw, system=system)
+        elif isinstance(prompt, bytes) or not hasattr(prompt, "__len__"):
             raise RequestError(f"prompt {prompt!r}: expected text, token ids or a list of messages")
-        if len(prompt) and isinstance(prompt[0], Mapping):
-            return self._encode_chat(prompt, raw=raw, system=system)
-        return [*prompt] if isinstance(prompt, tuple) else prompt  # type: ignore[return-value]
+        elif len(prompt) and isinstance(prompt[0], Mapping):
+            ids = self._encode_chat(prompt, raw=raw, system=system)
+        else:
+            ids = list(cast("Sequence[int]", prompt))
+        self._checked_prompt(ids)
+        return ids
 
     def make_request(self, prompt_ids: Sequence[int], policy: Policy, params: SamplingParams) -> Request:
         """A checked request that is not queued yet. Raises RequestError, CostError."""
