@@ -16,7 +16,7 @@ from ragged_packs import rows_of
 from trees import random_forest
 
 from draftwood.batch import SCRATCH_KV, Batch, RequestRows, build, kv_index
-from draftwood.cache import KVPool, LayerSpec, row_bytes
+from draftwood.cache import KVPool, LayerSpec, _moves, row_bytes
 from draftwood.core import Extent, Visibility
 from draftwood.errors import PoolExhaustedError
 from draftwood.pages import Run
@@ -221,13 +221,17 @@ def test_accepted_path_is_not_a_prefix_of_the_rows() -> None:
 def test_commit_in_place_moves_nothing_that_lies_right(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = make_pool()
     pool.open(0, 30)
-    moved: list[tuple[list[int], list[int]]] = []
-    original = pool._move
-    monkeypatch.setattr(pool, "_move", lambda s, t: (moved.append((s.tolist(), t.tolist())), original(s, t)))
+    moved: list[list[list[int]]] = []
+
+    def noted(*arrays: np.ndarray) -> int:
+        count: int = _moves(*arrays)
+        moved.append(arrays[-1][:, :count].tolist())
+        return count
+
+    monkeypatch.setattr("draftwood.cache._moves", noted)
     pool.commit(build([rows_of(pool, 0, np.arange(10), Visibility.CAUSAL)]), np.arange(10))
-    assert moved == []
     pool.commit(build([rows_of(pool, 0, np.arange(10), Visibility.CAUSAL)]), np.array([0, 1, 4, 9]))
-    assert moved == [([15, 20], [13, 14])]
+    assert moved == [[[], []], [[15, 20], [13, 14]]]
 
 
 def forest_in_pool(seed: int, page_rows: int = 3) -> tuple[KVPool, Batch, np.ndarray]:

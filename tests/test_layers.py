@@ -12,7 +12,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "draftwood"
 LAYERS = (
     {"errors"},
-    {"core", "files", "memory", "pages"},
+    {"core", "files", "kernel", "memory", "pages"},
     {"batch", "tree", "cost", "linear"},
     {"cache", "verify", "policy"},
     {"attention"},

@@ -6,8 +6,9 @@ request or many. Rows of a request are neighbours; inside a draft tree they stan
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -111,28 +112,34 @@ class BatchTensors(NamedTuple):
 
 
 def build(parts: Sequence[RequestRows], tiers: Sequence[int] = ()) -> Batch:
-    """Pack `parts` in their order, padded to the smallest of `tiers` (increasing) that holds them, if there is one."""
-    sizes = np.array([len(part.token_ids) for part in parts], np.int64)
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    num_rows = int(offsets[-1])
+    """Pack `parts` in their order, padded to the smallest of `tiers` (increasing) that holds them, if there is one.
+
+    Written for few rows: each array is made once, as a part of the buffer, and filled request by request.
+    """
+    starts = [0, *accumulate(len(part.token_ids) for part in parts)]
+    num_rows = starts[-1]
     padded = next((tier for tier in tiers if tier >= num_rows), num_rows)
     words = max((part.ancestors.shape[1] for part in parts if part.ancestors is not None), default=0)
-    logit_rows, tap_rows = _wanted(parts, offsets)
-    cuts = np.cumsum([padded, padded, padded, padded * words, len(logit_rows)])
-    buffer = np.zeros(int(cuts[-1]) + len(tap_rows), np.int64)
-    token_ids, pos, kv_rows, ancestors, logits, taps = np.split(buffer, cuts)
-    np.concatenate([part.token_ids for part in parts], out=token_ids[:num_rows])
-    np.concatenate([part.pos for part in parts], out=pos[:num_rows])
-    kv_rows[:num_rows] = kv_index([extent for part in parts for extent in part.staged])
-    kv_rows[num_rows:] = SCRATCH_KV
+    places = list(zip(starts, starts[1:], parts, strict=False))
+    wanted = [(start + part.logits_from, stop) for start, stop, part in places if part.logits_from is not None]
+    tapped = [(start, stop) for start, stop, part in places if part.taps]
+    sizes = [padded, padded, padded, padded * words, *(sum(b - a for a, b in runs) for runs in (wanted, tapped))]
+    buffer = np.zeros(sum(sizes), np.int64)
+    cuts = [0, *accumulate(sizes)]
+    token_ids, pos, kv_rows, ancestors, logit_rows, tap_rows = (buffer[start:stop] for start, stop in pairwise(cuts))
     ancestors = ancestors.reshape(padded, words)
-    for start, part in zip(offsets.tolist(), parts, strict=False):
+    for start, stop, part in places:
+        token_ids[start:stop] = part.token_ids
+        pos[start:stop] = part.pos
+        _fill(kv_rows[start:stop], [(extent.start_kv, extent.start_kv + extent.length) for extent in part.staged])
         if part.ancestors is not None:
-            ancestors[start : start + len(part.token_ids), : part.ancestors.shape[1]] = part.ancestors
-    logits[:], taps[:] = logit_rows, tap_rows
+            ancestors[start:stop, : part.ancestors.shape[1]] = part.ancestors
+    kv_rows[num_rows:] = SCRATCH_KV
+    _fill(logit_rows, wanted)
+    _fill(tap_rows, tapped)
     return Batch(
         requests=tuple(part.request for part in parts),
-        offsets=offsets,
+        offsets=np.array(starts, np.int64),
         prefix_len=np.array([part.prefix_len for part in parts], np.int64),
         prefix=tuple(part.prefix for part in parts),
         visibility=tuple(part.visibility for part in parts),
@@ -140,10 +147,19 @@ def build(parts: Sequence[RequestRows], tiers: Sequence[int] = ()) -> Batch:
         pos=pos,
         kv_rows=kv_rows,
         ancestors=ancestors,
-        logit_rows=logits,
-        tap_rows=taps,
+        logit_rows=logit_rows,
+        tap_rows=tap_rows,
         buffer=buffer,
     )
+
+
+def _fill(numbers: np.ndarray, runs: Iterable[tuple[int, int]]) -> None:
+    """Write half-open runs of neighbours behind one another into `numbers`, which they fill."""
+    at = 0
+    for start, stop in runs:
+        numbers[at : at + stop - start] = np.arange(start, stop)
+        at += stop - start
+    assert at == len(numbers), f"{at} rows for {len(numbers)} places"
 
 
 def upload(batch: Batch, device: torch.device) -> BatchTensors:
@@ -161,18 +177,3 @@ def kv_index(extents: Sequence[Extent]) -> np.ndarray:
         return np.arange(extents[0].start_kv, extents[0].start_kv + extents[0].length)
     parts = [np.arange(extent.start_kv, extent.start_kv + extent.length) for extent in extents]
     return np.concatenate(parts) if parts else _NO_ROWS
-
-
-def _wanted(parts: Sequence[RequestRows], offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows whose logits and rows whose taps are wanted."""
-    logits = [
-        np.arange(start + part.logits_from, start + len(part.token_ids))
-        for start, part in zip(offsets.tolist(), parts, strict=False)
-        if part.logits_from is not None
-    ]
-    taps = [
-        np.arange(start, start + len(part.token_ids))
-        for start, part in zip(offsets.tolist(), parts, strict=False)
-        if part.taps
-    ]
-    return tuple(np.concatenate(found) if found else _NO_ROWS for found in (logits, taps))  # type: ignore[return-value]

@@ -25,10 +25,34 @@ import torch
 from .batch import Batch
 from .core import Extent
 from .errors import PoolExhaustedError
+from .kernel import compiled, first_call
 from .memory import untouched
 from .pages import Pages, Run
 
 PAGE_ROWS = 16
+
+
+@compiled
+def _moves(
+    offsets: np.ndarray, kv_rows: np.ndarray, accepted: np.ndarray, counts: np.ndarray, moves: np.ndarray
+) -> int:
+    """Fill `counts` (R,), the accepted rows of each request, and `moves` (2, n), pool rows from where to where.
+
+    Returns how many rows move, or -1 for rows that are not increasing or not in the batch.
+    """
+    request, moved, before = 0, 0, -1
+    for row in accepted:
+        if not before < row < offsets[-1]:
+            return -1
+        before = row
+        while row >= offsets[request + 1]:
+            request += 1
+        target = offsets[request] + counts[request]
+        if target != row:
+            moves[0, moved], moves[1, moved] = kv_rows[row], kv_rows[target]
+            moved += 1
+        counts[request] += 1
+    return moved
 
 
 class LayerSpec(NamedTuple):
@@ -183,24 +207,26 @@ class KVPool:
         owned.staged_len = 0
         self._trim(owned)
 
-    def commit(self, batch: Batch, accepted: np.ndarray) -> None:
+    def commit(self, batch: Batch, accepted: np.ndarray) -> list[int]:
         """Make the rows `accepted` (n,) of a batch, strictly increasing, prefix of their requests; drop all others.
 
         One gather and one scatter for all requests, layers, keys and values; only rows that are not in their place
-        yet move.
+        yet move. Returns how many rows each request of the batch keeps.
         """
-        inside = not len(accepted) or (accepted[0] >= 0 and accepted[-1] < batch.num_rows)
-        if not inside or (np.diff(accepted) <= 0).any():
+        counts, moves = np.zeros(len(batch.requests), np.int64), np.empty((2, len(accepted)), np.int64)
+        moved = _moves(batch.offsets, batch.kv_rows, accepted, counts, moves)
+        if moved < 0:
             raise AssertionError(f"accepted rows {accepted.tolist()} are not increasing inside {batch.num_rows} rows")
-        owner = np.searchsorted(batch.offsets, accepted, side="right") - 1
-        counts = np.bincount(owner, minlength=len(batch.requests))
-        rank = np.arange(len(accepted)) - (np.cumsum(counts) - counts)[owner]
-        source_kv, target_kv = batch.kv_rows[accepted], batch.kv_rows[batch.offsets[owner] + rank]
-        moved = source_kv != target_kv
-        if moved.any():
-            self._move(source_kv[moved], target_kv[moved])
-        for request, count in zip(batch.requests, counts.tolist(), strict=True):
+        if moved:
+            both = torch.from_numpy(moves[:, :moved])
+            for store in self._stores.values():
+                source, target = both.to(store.device)
+                # index_select copies first, so overlapping source and target rows are safe.
+                store.index_copy_(1, target, store.index_select(1, source))
+        kept: list[int] = counts.tolist()
+        for request, count in zip(batch.requests, kept, strict=True):
             self.advance(request, count)
+        return kept
 
     def check_integrity(self) -> None:
         """Assert that free and owned pages partition the pool and that no request exceeds or hoards its pages."""
@@ -208,13 +234,6 @@ class KVPool:
             used = owned.prefix_len + owned.staged_len
             assert self._pages_of(used) == owned.pages, f"request {request} has {owned.pages} pages for {used} rows"
         self._pages.check_integrity(run for owned in self._owned.values() for run in owned.runs)
-
-    def _move(self, source_kv: np.ndarray, target_kv: np.ndarray) -> None:
-        both = torch.from_numpy(np.stack([source_kv, target_kv]))
-        for store in self._stores.values():
-            source, target = both.to(store.device)
-            # index_select copies first, so overlapping source and target rows are safe.
-            store.index_copy_(1, target, store.index_select(1, source))
 
     def _pages_of(self, rows: int) -> int:
         return -(-rows // self.page_rows)
@@ -266,3 +285,9 @@ class KVPool:
                 parts.append(Extent(run.start * self.page_rows + low - offset, high - low))
             offset += length
         return tuple(parts)
+
+
+def warm_up() -> None:
+    """Compile the kernel of `KVPool.commit`, so that loading pays for it and not the first step."""
+    one = np.zeros(1, np.int64)
+    first_call(lambda: _moves(np.arange(2), one, one, np.zeros(1, np.int64), np.zeros((2, 1), np.int64)))

@@ -12,8 +12,8 @@ from draftwood.core import DraftTree, Forest, Sampling, Verdicts
 from draftwood.errors import NonFiniteLogitsError
 from draftwood.tree.grow import root_forest
 from draftwood.verify import RowsChooser, chooser, greedy, walk, walk_forest
+from draftwood.verify.faults import FINITE, NOT_A_NUMBER, NOTHING, POSITIVE
 from draftwood.verify.sampling import _on_device
-from draftwood.verify.walk import FINITE, NOT_A_NUMBER, NOTHING, POSITIVE, judged
 
 VOCABULARY = 16
 SAMPLINGS = [Sampling(), Sampling(0.9, seed=4), Sampling(), Sampling(1.4, seed=4, completion=1), Sampling(0.2, seed=9)]
@@ -185,7 +185,6 @@ def test_one_copy_brings_the_choices_to_the_host(
         logits[int(forest.offsets[1])] = torch.nan
     by_kernel = decided(walk_forest(forest, logits, RowsChooser(samplings), root_pos), forest)
     monkeypatch.setattr("draftwood.verify.choose.greedy", lambda rows, pos: rows.argmax(dim=-1))
-    monkeypatch.setattr("draftwood.verify.choose._greedy_rows", lambda rows: judged(rows, rows.argmax(dim=-1)))
     monkeypatch.setattr("draftwood.verify.choose.gumbel", _on_device)
     with HostCopies() as copies:
         found = walk_forest(forest, logits, RowsChooser(samplings), root_pos, everywhere=True)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..tree.kernel import compiled, first_call
+from ..kernel import compiled, first_call
 
 ROOT_STATE = 0
 NONE = -1

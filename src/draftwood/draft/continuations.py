@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..tree.kernel import compiled
+from ..kernel import compiled
 from .automaton import (
     COUNT,
     DEGREE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -110,11 +111,12 @@ class DFlashDrafter:
             shape = None if taps is None else list(taps.shape)
             raise UsageError(f"taps of shape {shape}: expected [rows, {width}]")
         kept = taps.to(self._device, self._dtype, copy=True)
-        for at, request in enumerate(committed.requests):
-            rows = kept[committed.offsets[at] : committed.offsets[at + 1]]
-            if len(rows):
+        bounds = committed.offsets.tolist()
+        for request, (start, stop) in zip(committed.requests, pairwise(bounds), strict=True):
+            if stop > start:
+                rows = kept if stop - start == len(kept) else kept[start:stop]
                 self._queue.append(_Queued(request, self._lengths[request], rows))
-                self._lengths[request] += len(rows)
+                self._lengths[request] += stop - start
         if sum(len(item.taps) for item in self._queue) >= _MAX_QUEUED_ROWS:
             self.flush()
 
@@ -141,15 +143,13 @@ class DFlashDrafter:
         Raises UsageError for a block or context that does not fit.
         """
         hidden = self.block_states(wanted)
-        sizes = np.array([request.block_size for request in wanted])
-        starts = np.cumsum(sizes) - sizes
         # Row 0 of a block stands for the pending token and was never trained: it is left out (dflash.md 2.3).
-        rows = np.concatenate([np.arange(s + 1, s + n) for s, n in zip(starts, sizes, strict=True)])
+        parts = [block[1:] for block in torch.split(hidden, [request.block_size for request in wanted])]
         kept = max(max(request.candidates, request.scored) for request in wanted)
-        logp, ids = self._scores(hidden.index_select(0, self._on_device(rows)), kept)
+        logp, ids = self._scores(torch.cat(parts) if len(parts) > 1 else parts[0], kept)
         block, faulty = _assemble(wanted, logp, ids)
         limits = [GrowLimits(item.pending, item.candidates, item.max_nodes, item.max_depth) for item in wanted]
-        return replace(grow_forest(block, limits), faulty=faulty)
+        return grow_forest(block, limits, faulty)
 
     @torch.inference_mode()
     def block_states(self, requests: Sequence[DraftRequest]) -> torch.Tensor:
@@ -239,7 +239,11 @@ def _assemble(requests: Sequence[DraftRequest], logp: np.ndarray, ids: np.ndarra
     Positions beyond a request's own block hold log-probability -inf and id 0, and so does all of a faulty request.
     """
     depths = np.array([request.block_size - 1 for request in requests], dtype=np.int64)
-    shape = (len(requests), int(depths.max()), 1, logp.shape[1])
+    shortest, deepest = int(depths.min()), int(depths.max())
+    if shortest == deepest and np.isfinite(logp[:, 0]).all():
+        whole = (len(requests), deepest, 1, -1)
+        return DraftBlock(logp.reshape(whole), ids.reshape(whole), depths), {}
+    shape = (len(requests), deepest, 1, logp.shape[1])
     block = DraftBlock(np.full(shape, -np.inf, dtype=np.float32), np.zeros(shape, dtype=np.int64), depths)
     faulty: dict[int, str] = {}
     row = 0

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..core import MAX_NODES, Forest
 from ..errors import UsageError
-from ..tree.kernel import compiled, first_call
+from ..kernel import compiled, first_call
 from . import automaton as automata
 from .automaton import TOKENS, Automaton, append, build, with_room
 from .base import Committed, DraftRequest

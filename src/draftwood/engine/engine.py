@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import torch
 
+from ..cache import warm_up as warm_up_pool
 from ..core import is_text
 from ..cost.identity import Identity
 from ..cost.live import LiveCosts
@@ -75,8 +76,8 @@ class Engine:
         self._ids = itertools.count()
         if profile is not None:
             self.use_profile(profile, live_costs=live_costs)
-        warm_up_trees()
-        warm_up_choosers()
+        for warm_up in (warm_up_trees, warm_up_choosers, warm_up_pool):
+            warm_up()
 
     @classmethod
     def load(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, compress
 from time import perf_counter
 
 import numpy as np
@@ -28,23 +29,24 @@ def walk(jobs: list[Job], forest: Forest, forward: Forward) -> Verdicts:
 
 def commit(state: EngineState, jobs: list[Job], batch: Batch, forward: Forward, verdicts: Verdicts) -> None:
     """Make the accepted rows prefix, in the target's pool and in the drafter's context."""
-    accepted = _accepted(jobs, batch, verdicts)
-    rows = np.flatnonzero(accepted)
-    state.pool.commit(batch, rows)
-    counts = np.add.reduceat(accepted[: batch.num_rows], batch.offsets[:-1], dtype=np.int64)
-    for job, count in zip(jobs, counts.tolist(), strict=True):
+    rows = batch.logit_rows[verdicts.rows]
+    if not all(job.is_round for job in jobs):
+        rows = np.flatnonzero(_accepted(jobs, batch, verdicts, rows))
+    counts = state.pool.commit(batch, rows)
+    for job, count in zip(jobs, counts, strict=True):
         job.request.committed += count
+    taps = forward.taps
     if state.drafter is None or not len(batch.tap_rows):
         return
-    drafting = np.array([job.request.policy.drafts for job in jobs])
-    kept = np.flatnonzero(accepted[batch.tap_rows])
-    taps = forward.taps
+    drafting = [job.request.policy.drafts for job in jobs]
+    # Accepted rows as rows of the taps; often everything is tapped.
+    kept = rows if len(batch.tap_rows) == batch.num_rows else np.flatnonzero(np.isin(batch.tap_rows, rows))
     if taps is not None and len(kept) < len(batch.tap_rows):
-        taps = taps[torch.from_numpy(kept).to(taps.device)]
+        taps = taps.index_select(0, torch.from_numpy(kept).to(taps.device))
     state.drafter.commit(
         Committed(
-            requests=tuple(job.request.id for job in jobs if job.request.policy.drafts),
-            offsets=np.concatenate([[0], np.cumsum(counts[drafting])]),
+            requests=tuple(compress(batch.requests, drafting)),
+            offsets=np.array([0, *accumulate(compress(counts, drafting))], np.int64),
             token_ids=batch.token_ids[batch.tap_rows[kept]],
             taps=taps,
         )
@@ -77,10 +79,10 @@ def deliver(state: EngineState, jobs: list[Job], forest: Forest, batch: Batch, v
     return [job.request for job in jobs]
 
 
-def _accepted(jobs: list[Job], batch: Batch, verdicts: Verdicts) -> np.ndarray:
-    """(T_pad,) bool: rows that become prefix. Prompt rows always do, unless what they decide is at fault."""
-    accepted = np.zeros(len(batch.token_ids), bool)
-    accepted[batch.logit_rows[verdicts.rows]] = True
+def _accepted(jobs: list[Job], batch: Batch, verdicts: Verdicts, decided: np.ndarray) -> np.ndarray:
+    """(T,) bool: `decided` rows, and those of prompts, unless what they decide is at fault."""
+    accepted = np.zeros(batch.num_rows, bool)
+    accepted[decided] = True
     tree = 0
     for index, job in enumerate(jobs):
         if not job.is_round and not (job.judged and tree in verdicts.faults):

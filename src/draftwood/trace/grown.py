@@ -13,8 +13,8 @@ import numpy as np
 
 from ..core import DraftBlock, DraftTree, Forest
 from ..errors import DraftwoodError, TraceError
+from ..kernel import compiled
 from ..tree.grow import grow
-from ..tree.kernel import compiled
 from ..tree.layout import narrowed
 from ..tree.merge import merge
 from .format import Trace

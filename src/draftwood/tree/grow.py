@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from ..core import MAX_NODES, DraftBlock, DraftTree, Forest
 from ..errors import DraftwoodError, UsageError
-from .kernel import compiled, first_call
+from ..kernel import compiled, first_call
 
 
 class _Nodes(NamedTuple):
@@ -181,22 +181,33 @@ def _grow_all(
     ids: np.ndarray,
     checked: np.ndarray,
     limits: np.ndarray,
-    bounds: np.ndarray,
+    depths: np.ndarray,
+    offsets: np.ndarray,
     nodes: _Nodes,
-    counts: np.ndarray,
 ) -> tuple[int, int, int]:
-    """Grow tree after tree into `nodes`; return (-1, -1, -1), or (tree, parent, rank) of the first faulty score."""
-    for tree in range(len(counts)):
-        candidates, max_depth = limits[tree]
-        if bounds[tree + 1] - bounds[tree] == 1 or max_depth < 1:
-            counts[tree] = 0
+    """Grow tree after tree into `nodes` and fill `offsets` (R + 1,).
+
+    Return (-1, -1, -1), or (tree, parent, rank) of the first faulty score.
+    """
+    _, num_depths, _, width = logp.shape
+    for tree in range(len(depths)):
+        start = offsets[tree]
+        nodes.parent[start], nodes.token[start] = -1, limits[tree, 0]
+        nodes.depth[start], nodes.rank[start], nodes.logp[start] = 0, 0, 0.0
+        offsets[tree + 1] = start + 1
+        candidates, max_nodes = min(limits[tree, 1], width), limits[tree, 2]
+        max_depth = min(limits[tree, 3], depths[tree], num_depths if width else 0)
+        if candidates == 1:
+            max_nodes = min(max_nodes, max_depth)
+        if max_nodes < 1 or max_depth < 1:
             continue
-        own = slice(bounds[tree], bounds[tree + 1])
+        own = slice(start, start + max_nodes + 1)
         columns = _Nodes(nodes.parent[own], nodes.token[own], nodes.depth[own], nodes.rank[own], nodes.logp[own])
         scores = _Scores(logp[tree], ids[tree], checked[tree])
-        counts[tree], above, k = _grow(scores, candidates, max_depth, columns)
+        count, above, k = _grow(scores, candidates, max_depth, columns)
         if above >= 0:
             return tree, above, k
+        offsets[tree + 1] += count
     return -1, -1, -1
 
 
@@ -212,40 +223,39 @@ class GrowLimits(NamedTuple):
     """Bounds the depth beside the block's own."""
 
 
-def grow_forest(block: DraftBlock, limits: Sequence[GrowLimits]) -> Forest:
+def grow_forest(block: DraftBlock, limits: Sequence[GrowLimits], faulty: Mapping[int, str] | None = None) -> Forest:
     """Grow the tree of every request of a block: its `max_nodes` likeliest prefixes, or all that exist.
 
     Path scores are float64 sums of the float32 scores, parent first; equal ones are ordered by rank tuple. Candidates
-    at -inf never become nodes.
+    at -inf never become nodes. `faulty` is handed on to the forest.
 
     Raises UsageError for `max_nodes` outside 0..1024 or `candidates` below 1, DraftwoodError for scores that break
     the contract of DraftBlock (NaN, positive, unsorted, a token twice in one row).
     Source: DDTree (arXiv 2604.12989), Algorithm 1; CAST, section 3 and appendix C.
     """
     for limit in limits:
-        _check_limits(limit)
-    # The kernel is compiled for one layout only: contiguous and writable.
-    logp = np.require(block.logp, np.float32, ("C", "W"))  # (R, D, P, K)
-    ids = np.require(block.ids, np.int64, ("C", "W"))  # (R, D, P, K)
-    num_trees, num_depths, rows, width = logp.shape
+        if not 0 <= limit.max_nodes <= MAX_NODES:
+            raise UsageError(f"max_nodes {limit.max_nodes}: expected 0 to {MAX_NODES}")
+        if limit.candidates < 1:
+            raise UsageError(f"candidates {limit.candidates}: expected at least 1")
+    scores, ids = _plain(block.logp, np.float32), _plain(block.ids, np.int64)  # (R, D, P, K)
+    num_trees, num_depths, rows, width = scores.shape
     if rows not in (1, width):
         raise DraftwoodError(f"draft scores with {rows} parent ranks: expected 1 or the {width} candidates")
     asked = np.array(limits, np.int64).reshape(num_trees, 4)
-    pending, candidates, max_nodes = asked[:, 0], np.minimum(asked[:, 1], width), asked[:, 2]
-    depth = np.minimum(np.minimum(asked[:, 3], block.depths), num_depths if width else 0)
-    room = np.where(depth > 0, np.where(candidates == 1, np.minimum(max_nodes, depth), max_nodes), 0)
-    bounds = np.concatenate([[0], np.cumsum(room + 1)])
-    nodes, counts = _roots(bounds, pending), np.empty(num_trees, np.int64)
+    offsets = np.zeros(num_trees + 1, np.int64)
+    nodes = _room(num_trees + sum(limit.max_nodes for limit in limits))
     checked = np.zeros((num_trees, num_depths, rows), np.int32)
-    tree, above, k = _grow_all(logp, ids, checked, np.stack([candidates, depth], axis=1), bounds, nodes, counts)
+    tree, above, k = _grow_all(scores, ids, checked, asked, block.depths, offsets, nodes)
     if tree >= 0:
-        node = int(bounds[tree]) + above
+        node = int(offsets[tree]) + above
         at_depth, row = int(nodes.depth[node]), int(nodes.rank[node]) if rows > 1 else 0
         raise DraftwoodError(
-            f"draft score {logp[tree, at_depth, row, k]} of token {ids[tree, at_depth, row, k]} (depth {at_depth + 1}, "
-            f"parent rank {row}, rank {k}): expected scores <= 0 in descending order, each token once"
+            f"draft score {scores[tree, at_depth, row, k]} of token {ids[tree, at_depth, row, k]} (depth "
+            f"{at_depth + 1}, parent rank {row}, rank {k}): expected scores <= 0 in descending order, each token once"
         )
-    return Forest(bounds, *nodes, source=block).prefix(counts)
+    parent, token, depth, rank, logp = (column[: offsets[-1]] for column in nodes)
+    return Forest(offsets, parent, token, depth, rank, logp, faulty or {}, block)
 
 
 def grow(block: DraftBlock, index: int, *, pending: int, candidates: int, max_nodes: int, max_depth: int) -> DraftTree:
@@ -257,8 +267,10 @@ def grow(block: DraftBlock, index: int, *, pending: int, candidates: int, max_no
 
 def root_forest(pending: Sequence[int] | np.ndarray) -> Forest:
     """The trees of rounds that draft nothing: the pending tokens (R,) alone."""
-    bounds = np.arange(len(pending) + 1)
-    return Forest(bounds, *_roots(bounds, np.asarray(pending, np.int64)))
+    nodes = _room(len(pending))
+    nodes.parent[:], nodes.token[:] = -1, pending
+    nodes.depth[:], nodes.rank[:], nodes.logp[:] = 0, 0, 0.0
+    return Forest(np.arange(len(pending) + 1), *nodes)
 
 
 def root_tree(pending: int) -> DraftTree:
@@ -266,26 +278,20 @@ def root_tree(pending: int) -> DraftTree:
     return root_forest([pending])[0]
 
 
-def _check_limits(limit: GrowLimits) -> None:
-    if not 0 <= limit.max_nodes <= MAX_NODES:
-        raise UsageError(f"max_nodes {limit.max_nodes}: expected 0 to {MAX_NODES}")
-    if limit.candidates < 1:
-        raise UsageError(f"candidates {limit.candidates}: expected at least 1")
+def _plain(array: np.ndarray, dtype: type) -> np.ndarray:
+    """As the kernel was compiled for: contiguous and writable. numpy's own check takes longer than a tree."""
+    return array if array.dtype == dtype and array.flags.carray else np.require(array, dtype, ("C", "W"))
 
 
-def _roots(bounds: np.ndarray, pending: np.ndarray) -> _Nodes:
-    """Columns for the trees between `bounds` (R + 1,), the roots filled in."""
-    size, roots = int(bounds[-1]), bounds[:-1]
-    nodes = _Nodes(
+def _room(size: int) -> _Nodes:
+    """Columns of `size` nodes, not filled in."""
+    return _Nodes(
         parent=np.empty(size, np.int32),
         token=np.empty(size, np.int64),
         depth=np.empty(size, np.int32),
         rank=np.empty(size, np.int32),
         logp=np.empty(size, np.float64),
     )
-    nodes.parent[roots], nodes.token[roots] = -1, pending
-    nodes.depth[roots], nodes.rank[roots], nodes.logp[roots] = 0, 0, 0.0
-    return nodes
 
 
 def warm_up() -> None:

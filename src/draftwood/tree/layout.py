@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..core import DraftTree, Forest
-from .kernel import compiled, first_call
+from ..kernel import compiled, first_call
 
 WORD_BITS = 64
 

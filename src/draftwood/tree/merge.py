@@ -10,7 +10,7 @@ import numpy as np
 
 from ..core import TREE_COLUMNS, Forest
 from ..errors import UsageError
-from .kernel import compiled, first_call
+from ..kernel import compiled, first_call
 
 _NONE = -1
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from ..errors import UsageError
-from ..tree.kernel import compiled, first_call
+from ..kernel import compiled, first_call
 from .uniform import GOLDEN, MIX_1, MIX_2, WORD, position_key, uniforms
 
 MAX_ELEMENTS = 1 << 24

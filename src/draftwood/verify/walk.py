@@ -14,8 +14,11 @@ import numpy as np
 import torch
 
 from ..core import ROOT_NODE, DraftTree, Forest, Verdict, Verdicts
-from ..errors import DraftwoodError, NonFiniteLogitsError
+from ..errors import DraftwoodError
 from ..tree.layout import children, descend, find_child
+from .choose import RowsChooser
+from .faults import FINITE, fault, kinds, require_finite
+from .greedy import walk_greedily
 from .processors import History, Processors
 
 Chooser = Callable[[torch.Tensor, np.ndarray], torch.Tensor]
@@ -23,8 +26,6 @@ Chooser = Callable[[torch.Tensor, np.ndarray], torch.Tensor]
 RowChooser = Callable[[torch.Tensor, np.ndarray, np.ndarray], torch.Tensor]
 """As `Chooser`, with (n,) int64 tree of each row between the two; -> (2, n) int64: token ids, and what the largest
 logit of the row is: one of FINITE, NOT_A_NUMBER, POSITIVE, NOTHING."""
-FINITE, NOT_A_NUMBER, POSITIVE, NOTHING = range(4)
-_WORDS = {NOT_A_NUMBER: "nan", POSITIVE: "inf", NOTHING: "no token above -inf"}
 
 
 class Controls(NamedTuple):
@@ -51,8 +52,12 @@ def walk_forest(
     once, and one copy brings the choices to the host; else only visited rows are touched, those of all trees at one
     depth together. A visited row that holds NaN or +inf, or nothing above -inf, is a fault of its tree.
     """
-    everywhere = logits.device.type != "cpu" if everywhere is None else everywhere
-    return (_all_rows if everywhere and len(forest) else _visited_rows)(forest, logits, choose, root_pos)
+    on_cpu = logits.device.type == "cpu"
+    if len(forest) and (not on_cpu if everywhere is None else everywhere):
+        return _all_rows(forest, logits, choose, root_pos)
+    if on_cpu and isinstance(choose, RowsChooser) and choose.greedy:
+        return walk_greedily(forest, logits, root_pos)
+    return _visited_rows(forest, logits, choose, root_pos)
 
 
 def walk(
@@ -82,8 +87,8 @@ def walk(
         return judged(rows, choose(rows, pos))
 
     found = walk_forest(forest, logits, decide_rows, np.array([root_pos]), everywhere=everywhere)
-    for fault in found.faults.values():
-        raise fault
+    for error in found.faults.values():
+        raise error
     return verdict(tree, logits, Path(found.path(0, forest).tolist(), int(found.pending[0])), want_logp)
 
 
@@ -91,12 +96,6 @@ def judged(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """(2, n) int64: `tokens` (n,) and what the largest logit of each row (n, V) is. `RowChooser` from a `Chooser`."""
     largest = logits.amax(dim=-1)  # amax passes NaN on
     return torch.stack([tokens.to(torch.int64), kinds(largest)])
-
-
-def kinds(largest: torch.Tensor) -> torch.Tensor:
-    """(n,) int64, one of FINITE, NOT_A_NUMBER, POSITIVE, NOTHING for the largest logit of each row."""
-    kind = torch.isnan(largest) * NOT_A_NUMBER + torch.isposinf(largest) * POSITIVE + torch.isneginf(largest) * NOTHING
-    return kind.to(torch.int64)
 
 
 def _visited_rows(forest: Forest, logits: torch.Tensor, choose: RowChooser, root_pos: np.ndarray) -> Verdicts:
@@ -137,7 +136,7 @@ def _verdicts(
     steps = np.bincount(tree_of, minlength=len(forest))
     faults: dict[int, DraftwoodError] = {}
     for tree in np.flatnonzero(kind).tolist():
-        faults[tree] = NonFiniteLogitsError(_not_finite(_WORDS[int(kind[tree])], int(root_pos[tree] + steps[tree])))
+        faults[tree] = fault(int(kind[tree]), int(root_pos[tree] + steps[tree]))
         pending[tree] = -1
         steps[tree] = 0
     if faults:
@@ -167,16 +166,6 @@ def visit(
         if child < 0:
             return Path(nodes, token)
         nodes.append(child)
-
-
-def require_finite(largest: float, pos: int) -> None:
-    """Raise NonFiniteLogitsError unless the largest logit of a row is a number (the maximum passes NaN on)."""
-    if not np.isfinite(largest):
-        raise NonFiniteLogitsError(_not_finite(_WORDS[NOTHING] if largest == -np.inf else f"{largest}", pos))
-
-
-def _not_finite(what: str, pos: int) -> str:
-    return f"logits that decide position {pos} contain {what}: expected finite numbers or -inf"
 
 
 def verdict(tree: DraftTree, logits: torch.Tensor, path: Path, want_logp: bool) -> Verdict:
