@@ -118,6 +118,8 @@ class Forest:
     """What was not finite about the scores of a tree, by its index; such a tree is its root alone."""
     source: DraftBlock | tuple[Forest, ...] | None = None
     """What the trees were made from, for a recorder: the scores of a block drafter, or the forests of a union."""
+    costly: bool = True
+    """False where a union has left its costly part out: the trees took next to no seconds."""
 
     @classmethod
     def of(cls, trees: Sequence[DraftTree]) -> Forest:

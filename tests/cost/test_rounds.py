@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 
-from draftwood.cost.rounds import MAX_FACTOR, MIN_FACTOR, UNCORRECTED, LiveFactors
+from draftwood.cost.rounds import MAX_FACTOR, MIN_FACTOR, UNCORRECTED, LiveFactors, RoundCosts
 from draftwood.errors import CostError
 
 
@@ -44,3 +45,12 @@ def test_factors_are_keys_and_never_change() -> None:
     assert {LiveFactors(): 1}[UNCORRECTED] == 1
     with pytest.raises(dataclasses.FrozenInstanceError):
         UNCORRECTED.base = 2.0  # type: ignore[misc]
+
+
+def test_a_round_without_its_draft() -> None:
+    costs = RoundCosts(0.010, 0.004, np.array([0.014, 0.015, 0.016]))
+    assert costs.draft_share(0) == pytest.approx(2 / 7) and costs.draft_share(2) == 0.25
+    assert costs.draft_share(9) == 0.25  # more nodes than are priced
+    without = costs.without_draft()
+    assert (without.plain_s, without.draft_s) == (0.010, 0.0) and without.draft_share(1) == 0.0
+    np.testing.assert_allclose(without.round_s, [0.010, 0.011, 0.012])

@@ -145,3 +145,53 @@ def test_with_a_suffix_drafter() -> None:
     forest = union.propose([wanted(pending=2, context_len=7)])
     check_integrity(forest[0])
     assert {3, 50} <= set(forest[0].token.tolist()) and forest[0].depth.max() == 8
+
+
+class Network(ChainDrafter):
+    """A part with a pool of its own, one that costs seconds; `calls` counts its passes."""
+
+    def __init__(self, token: int) -> None:
+        super().__init__(token, 9, (1,))
+        self.calls = 0
+
+    def propose(self, wanted: Sequence[DraftRequest]) -> Forest:
+        self.calls += 1
+        return super().propose(wanted)
+
+
+def rounds_of(union: UnionDrafter, count: int, token: int, **changes: Any) -> list[bool]:
+    """Rounds in which the target follows `token` four deep; whether the costly part was asked in each."""
+    asked = []
+    for _ in range(count):
+        forest = union.propose([wanted(**changes)])
+        asked.append(forest.costly)
+        union.commit(Committed((0,), np.array([0, 5]), np.array([1, *[token] * 4]), torch.zeros(5, 4)))
+    return asked
+
+
+def test_a_network_is_left_out_where_it_adds_nothing() -> None:
+    network, sure = Network(50), ChainDrafter(6, 9, prob=0.9)
+    asked = rounds_of(union := UnionDrafter([network, sure]), 40, token=6, draft_share=0.3)
+    assert np.flatnonzero(asked).tolist() == [16, 33] and network.calls == 2  # looked at again from time to time
+    forest = union.propose([wanted(draft_share=0.3)])
+    check_integrity(forest[0])
+    assert not forest.costly and 50 not in forest[0].token
+    assert isinstance(forest.source, tuple) and len(forest.source) == 1
+    assert len(network.committed) == 40  # its context has no holes
+
+
+def test_a_network_is_asked_while_it_helps_or_nobody_counts_seconds() -> None:
+    useful = UnionDrafter([Network(50), ChainDrafter(6, 9, prob=0.9)])
+    assert all(rounds_of(useful, 40, token=50, draft_share=0.3)[1:])
+    blind = UnionDrafter([Network(50), ChainDrafter(6, 9, prob=0.9)])
+    assert all(rounds_of(blind, 40, token=6))
+    left_out = UnionDrafter([Network(50), ChainDrafter(6, 9, prob=0.9)])
+    rounds_of(left_out, 20, token=6, draft_share=0.3)
+    assert left_out.propose([wanted(draft_share=0.3), wanted(1)]).costly  # request 1 does not count seconds
+
+
+def test_networks_alone_are_always_asked() -> None:
+    plain = Network(50)
+    plain.target_layer_ids = ()
+    union = UnionDrafter([plain, Network(6)])
+    assert all(rounds_of(union, 40, token=7, draft_share=0.5)) and plain.calls == 40

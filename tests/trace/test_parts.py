@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from families import VOCAB, family
 from tiny_bench import TOKENS, ReadingDrafter, profile, units
 
+from draftwood.cost.profile import CostProfile
 from draftwood.draft import Drafter
 from draftwood.draft.suffix import SuffixDrafter
 from draftwood.draft.union import UnionDrafter
@@ -32,12 +34,13 @@ POLICIES = {
 
 def drafter_of(kind: str) -> Drafter:
     knowing, suffix = ReadingDrafter(units()), SuffixDrafter()
+    knowing.kv_row_bytes = 64  # as of a network
     return {"scores": knowing, "trees": suffix, "union": UnionDrafter([knowing, suffix])}[kind]
 
 
-def engine_of(kind: str) -> Engine:
+def engine_of(kind: str, costs: CostProfile = COSTS) -> Engine:
     target = family("llama", "float64").target
-    return Engine(target, drafter_of(kind), config=EngineConfig(prefill_chunk=64), profile=COSTS, live_costs=False)
+    return Engine(target, drafter_of(kind), config=EngineConfig(prefill_chunk=64), profile=costs, live_costs=False)
 
 
 def traced(kind: str) -> Trace:
@@ -76,6 +79,28 @@ def test_a_trace_replays_as_the_engine_ran(name: str, kind: str, union: Trace) -
     """Reliabilities move with every token, drafted or not: the same at each position of the same text."""
     trace = union if kind == "union" else traced(kind)
     assert rounds_of(trace, POLICIES[name]) == decoded(kind, POLICIES[name], units())
+
+
+@pytest.mark.parametrize("name", ["cast", "caddtree", "auto"])
+def test_a_costly_part_is_left_out_where_the_engine_leaves_it_out(name: str, union: Trace) -> None:
+    """Same rounds, and the seconds predicted for each know whether there was a pass."""
+    costs = replace(COSTS, draft_s=20 * COSTS.draft_s)
+    policy = make_policy(name, profile=costs)
+    engine = engine_of("union", costs)
+    asked = SamplingParams(TOKENS, end_ids=frozenset())
+    requests = [
+        request for unit in units() for request in engine.run([engine.make_request(unit.prompt_ids, policy, asked)])
+    ]
+    rounds = [one for request in requests for one in request.rounds]
+    found = replay(union, policy, costs)
+    assert [(item.committed, item.rows) for item in found.requests] == [
+        ([one.committed for one in request.rounds], [one.rows for one in request.rounds]) for request in requests
+    ]
+    drafted_s = [one.predicted_s for one in rounds if one.drafted]
+    assert min(drafted_s) < 0.02 < 0.05 < max(drafted_s)  # a pass takes 40 ms, a row no more than 11.2 ms
+    np.testing.assert_allclose(
+        [seconds for item in found.requests for seconds in item.predicted_s], [one.predicted_s for one in rounds]
+    )
 
 
 def test_stored_trees_survive_the_file(union: Trace, tmp_path: Path) -> None:

@@ -21,8 +21,9 @@ from draftwood.policy.ddtree import DdTree
 from draftwood.policy.ratio import Ratio
 from draftwood.trace.builder import TraceBuilder, TraceRound
 from draftwood.trace.format import Trace, load
-from draftwood.trace.grown import GrownTrees, Nursery, follow
-from draftwood.trace.replay import ReplayResult, policy_options, replay
+from draftwood.trace.grown import GrownTrees, Nursery
+from draftwood.trace.players import policy_options
+from draftwood.trace.replay import ReplayResult, replay
 from draftwood.trace.shapes import binary, chain, medusa
 from draftwood.tree.grow import root_tree
 
@@ -341,24 +342,6 @@ def test_forests_are_shared_and_bounded() -> None:
     assert nursery.get(2, 16) is large
     assert nursery.get(3, 16) is not large
     assert nursery.bound(64, 1024) == 1024
-
-
-def test_follow_by_hand() -> None:
-    #        root - 1(a) - 3(c)
-    #             - 2(b) - 4(c) - 5(d)
-    tree = DraftTree(
-        np.array([-1, 0, 0, 1, 2, 4], np.int32), np.array([9, 1, 2, 3, 3, 4]), np.array([0, 1, 1, 2, 2, 3], np.int32),
-        np.zeros(6, np.int32), np.zeros(6),
-    )  # fmt: skip
-    for text, accepted, path in (
-        ([2, 3, 4, 5], [0, 0, 1, 1, 2, 3], [0, 2, 4, 5]),
-        ([1, 3, 4], [0, 1, 1, 2, 2, 2], [0, 1, 3]),
-        ([2], [0, 0, 1, 1, 1, 1], [0, 2]),
-        ([], [0] * 6, [0]),
-    ):
-        found = follow(tree, np.array(text, np.int32))
-        assert found.accepted.tolist() == accepted
-        assert found.path.tolist() == path
 
 
 def large_trace(requests: int) -> Trace:

@@ -23,6 +23,14 @@ class RoundCosts:
     round_s: np.ndarray
     """(max_nodes + 1,) float64: entry n is the whole round, drafting included, with n nodes verified."""
 
+    def draft_share(self, num_nodes: int) -> float:
+        """What part of a round's seconds the drafter's pass takes, when `num_nodes` nodes are verified."""
+        return self.draft_s / float(self.round_s[min(num_nodes, len(self.round_s) - 1)])
+
+    def without_draft(self) -> RoundCosts:
+        """The same round where the drafter's costly pass is left out."""
+        return RoundCosts(self.plain_s, 0.0, self.round_s - self.draft_s)
+
 
 @dataclass(frozen=True, slots=True)
 class LiveFactors:

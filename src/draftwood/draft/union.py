@@ -1,7 +1,8 @@
 """Several drafters as one: each proposes, and the engine verifies the union of their trees.
 
 It pays where drafters are right about different tokens: a block drafter about new text, a suffix drafter about text
-that repeats. Their scores are compared as they are, so each part's should be probabilities.
+that repeats. Their scores are compared as they are, so each part's should be probabilities. A part with a network of
+its own is left out of rounds in which the others make it not worth its seconds.
 """
 
 from __future__ import annotations
@@ -9,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
-from ..core import Forest
+from ..core import DraftTree, Forest
 from ..errors import UnsupportedError, UsageError
+from ..tree.follow import follow
 from ..tree.grow import root_tree
 from ..tree.merge import merge
 from .base import Committed, Drafter, DraftRequest
+from .gate import Gate
 
 
 class UnionDrafter:
@@ -36,6 +40,8 @@ class UnionDrafter:
                 "most one that taps the target"
             )
         self.parts = tuple(parts)
+        self._gate = Gate()
+        self._promises: dict[int, _Promise] = {}
         self.block_size = max(part.block_size for part in parts)
         self.target_layer_ids = tapping[0] if tapping else ()
 
@@ -62,20 +68,55 @@ class UnionDrafter:
         untapped = replace(committed, taps=None)
         for part in self.parts:
             part.commit(committed if part.target_layer_ids else untapped)
+        offsets = committed.offsets.tolist()
+        for request, begin, end in zip(committed.requests, offsets[:-1], offsets[1:], strict=True):
+            promise = self._promises.pop(request, None)
+            if promise is not None and end > begin:
+                cheap = int(follow(promise.tree, committed.token_ids[begin + 1 : end]).accepted[-1])
+                self._gate.learn(promise.drafts, cheap, end - begin - 1 - cheap if promise.costly else None)
 
     def propose(self, wanted: Sequence[DraftRequest]) -> Forest:
         """Merge the trees of all parts, each cut to `max_nodes`; `source` holds what each proposed.
 
-        A part is asked for no more depth than it has, and not at all where nothing can be delivered.
+        A part is asked for no more depth than it has, and not at all where nothing can be delivered. One with a
+        network is asked only if it is worth its share of the round (see `Gate`): `costly` tells.
         """
-        forests = [_ask(part, wanted) for part in self.parts]
-        return merge(forests, np.array([request.max_nodes for request in wanted], np.int64))
+        max_nodes = np.array([request.max_nodes for request in wanted], np.int64)
+        cheap = [None if part.kv_row_bytes else _ask(part, wanted) for part in self.parts]
+        promised = [forest for forest in cheap if forest is not None]
+        costly = self._pays(wanted, merge(promised, max_nodes)) if 0 < len(promised) < len(cheap) else True
+        forests = [
+            _ask(part, wanted) if forest is None else forest
+            for part, forest in zip(self.parts, cheap, strict=True)
+            if costly or forest is not None
+        ]
+        return replace(merge(forests, max_nodes), costly=costly)
+
+    def _pays(self, wanted: Sequence[DraftRequest], cheap: Forest) -> bool:
+        """Whether the costly parts are asked beside the trees `cheap` of the others, which are kept to learn from."""
+        trees = [cheap[index] for index in range(len(cheap))]
+        drafts = [float(tree.gains.sum()) for tree in trees]
+        costly = self._gate.asks(drafts, min(request.draft_share for request in wanted))
+        for request, tree, promised in zip(wanted, trees, drafts, strict=True):
+            self._promises[request.request] = _Promise(promised, tree, costly)
+        return costly
 
     def close(self, request: int) -> None:
         """Forget a request in every part, even where another part raises."""
+        self._promises.pop(request, None)
         with ExitStack() as closing:
             for part in reversed(self.parts):
                 closing.callback(part.close, request)
+
+
+class _Promise(NamedTuple):
+    """What the cheap parts proposed for a request in the round that is under way."""
+
+    drafts: float
+    """Expected accepted ones."""
+    tree: DraftTree
+    costly: bool
+    """Whether the costly part proposed too."""
 
 
 def _ask(part: Drafter, wanted: Sequence[DraftRequest]) -> Forest:

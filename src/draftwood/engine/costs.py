@@ -21,6 +21,8 @@ class Load:
     requests: int
     """R, requests in a round (at least 1)."""
     has_prefill: bool
+    drafts: bool = True
+    """False where a union of drafters has left its costly part out of the round."""
 
 
 @dataclass(slots=True)
@@ -51,7 +53,7 @@ class CostModel:
     def _round_costs(self, load: Load, policy: Policy, extra_rows: int) -> RoundCosts:
         base_rows = load.base_rows + extra_rows
         measured = int(self.profile.rows[-1]) - base_rows
-        return self.profile.round_cost(
+        costs = self.profile.round_cost(
             base_rows,
             load.context,
             requests=load.requests,
@@ -59,6 +61,7 @@ class CostModel:
             curve=policy.curve,
             live=self.factors,
         )
+        return costs if load.drafts else costs.without_draft()
 
     def predicted_s(self, load: Load, rows: int, drafted: int) -> float:
         """Seconds of a step that verifies `rows` rows and drafts for `drafted` requests, in the policies' clock."""

@@ -56,7 +56,8 @@ def commit(state: EngineState, jobs: list[Job], batch: Batch, forward: Forward, 
 def deliver(state: EngineState, jobs: list[Job], forest: Forest, batch: Batch, verdicts: Verdicts) -> list[Request]:
     """Append the decided tokens up to the first stop or cap, record the rounds, retire what has ended."""
     now_s = perf_counter()
-    drafted = sum(job.asked is not None for job in jobs)
+    costly = state.load is None or state.load.drafts
+    drafted = sum(job.asked is not None for job in jobs) if costly else 0
     predicted_s = _predicted_s(state, batch.num_rows, drafted) if any(job.is_round for job in jobs) else None
     recorded, tree = [], 0
     for job in jobs:

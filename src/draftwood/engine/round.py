@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -64,17 +65,23 @@ def wish(state: EngineState, jobs: list[Job]) -> list[Job]:
 
 
 def draft(state: EngineState, drafting: list[Job]) -> Forest:
-    """One drafter pass: a tree for each of `drafting`; a draft that is not finite makes its round a plain one."""
+    """One drafter pass: a tree for each of `drafting`; where it is the root alone, the round has not drafted."""
     asked = [job.asked for job in drafting if job.asked is not None]
     if not asked or state.drafter is None:
         return root_forest([])
     forest = state.drafter.propose(asked)
+    if not forest.costly and state.load is not None:
+        state.load = replace(state.load, drafts=False)
+    for job, request, rows in zip(drafting, asked, forest.num_rows.tolist(), strict=True):
+        if rows == 1 and request.max_nodes:  # nothing was found, or nothing finite
+            job.asked = None
+        elif job.costs is not None and not forest.costly:
+            job.costs = job.costs.without_draft()
     for index, reason in forest.faulty.items():
-        job = drafting[index]
-        job.asked = None if forest.num_rows[index] == 1 else job.asked
-        job.request.faulty_drafts += 1
-        if job.request.faulty_drafts == 1:
-            LOGGER.warning("request %d: %s: such rounds are decoded plainly", job.request.id, reason)
+        failed = drafting[index].request
+        failed.faulty_drafts += 1
+        if failed.faulty_drafts == 1:
+            LOGGER.warning("request %d: %s: such rounds are decoded plainly", failed.id, reason)
     return forest
 
 
@@ -169,6 +176,7 @@ def _room(state: EngineState, jobs: list[Job], wishing: list[Job]) -> list[int]:
 
 def _asked(state: EngineState, job: Job, max_nodes: int) -> DraftRequest:
     request, policy = job.request, job.request.policy
+    last_nodes = request.rounds[-1].rows - 1 if request.rounds else 0
     return DraftRequest(
         request=request.id,
         pending=request.token_ids[-1],
@@ -177,6 +185,7 @@ def _asked(state: EngineState, job: Job, max_nodes: int) -> DraftRequest:
         candidates=policy.candidates,
         max_nodes=max_nodes,
         max_depth=job.max_depth,
+        draft_share=0.0 if job.costs is None else job.costs.draft_share(last_nodes),
     )
 
 

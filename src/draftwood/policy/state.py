@@ -114,11 +114,11 @@ class Skipping:
         return replace(self, skipped=self.skipped + 1)
 
     def after_draft(self, paid: bool, probe_s: float, plain_s: float) -> Skipping:
-        """A draft that paid resets the interval; otherwise it doubles until probing costs under PROBE_SHARE.
+        """A draft that paid or cost nothing resets the interval; else it doubles until probing is under PROBE_SHARE.
 
         `probe_s`: seconds of the drafted round beyond a plain one; `plain_s`: C_plain.
         """
-        if paid:
+        if paid or probe_s <= 0.0:
             return Skipping(0, 0)
         share = probe_s / (probe_s + self.interval * plain_s)
         return Skipping(0, self.interval if share < PROBE_SHARE else max(1, 2 * self.interval))

@@ -115,6 +115,11 @@ class Trace:
         depth: np.ndarray = np.minimum(proposed, np.maximum(remaining - 1, 0))
         return depth
 
+    @property
+    def is_union(self) -> bool:
+        """Whether a drafter that scores positions and one that scores paths both proposed."""
+        return bool(self.rounds.depth.any() and self.trees.offsets[-1])
+
     def part(self, name: str) -> Trace:
         """What one part of the drafter says: only the "scores", or only the "trees"; what was chosen stays."""
         if name not in PARTS:

@@ -7,13 +7,13 @@ its first n nodes that lie on the realised continuation: once that count is know
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
 
 import numpy as np
 
 from ..core import DraftBlock, DraftTree, Forest
 from ..errors import DraftwoodError, TraceError
-from ..kernel import compiled
+from ..tree.follow import follow
 from ..tree.grow import grow
 from ..tree.layout import narrowed
 from ..tree.merge import merge
@@ -31,52 +31,6 @@ class GrownRound:
     """(N + 1,) int32: entry n is the accepted length of the best n-node tree."""
     path: np.ndarray
     """(accepted + 1,) int64 nodes on the realised text, the root first; the best n-node tree accepts those <= n."""
-
-
-class Followed(NamedTuple):
-    """How far a text follows a tree."""
-
-    accepted: np.ndarray
-    """(M,) int32: entry n is the accepted length of the first n nodes."""
-    path: np.ndarray
-    """(accepted + 1,) int64 nodes on the text, the root first."""
-
-
-@compiled
-def _follow(
-    parent: np.ndarray,
-    token: np.ndarray,
-    depth: np.ndarray,
-    realised: np.ndarray,
-    accepted: np.ndarray,
-    path: np.ndarray,
-) -> int:
-    """Fill `accepted` (M,) and the front of `path` (M,), the nodes that lie on `realised`; return their number.
-
-    A text runs through one node per depth, and its node of a depth stands behind those of the depths above.
-    """
-    length = 1
-    path[0] = 0
-    accepted[0] = 0
-    for node in range(1, len(parent)):
-        at = depth[node] - 1
-        if at == length - 1 and at < len(realised) and parent[node] == path[at] and token[node] == realised[at]:
-            path[length] = node
-            length += 1
-        accepted[node] = length - 1
-    return length
-
-
-def follow(tree: DraftTree, realised: np.ndarray) -> Followed:
-    """Which nodes lie on the text `realised` (int32, pending token excluded), for every number of nodes.
-
-    Any order with parents before children will do.
-    """
-    accepted = np.empty(tree.num_rows, np.int32)
-    path = np.empty(tree.num_rows, np.int64)
-    text = realised if realised.flags.writeable and realised.flags.c_contiguous else np.array(realised)
-    length = _follow(tree.parent, tree.token, tree.depth, text.astype(np.int32, copy=False), accepted, path)
-    return Followed(accepted, path[:length])
 
 
 class GrownTrees:
@@ -148,6 +102,11 @@ class Nursery:
         trees = GrownTrees(self.trace, candidates=candidates, max_nodes=bound)
         self._by_limits[candidates, bound] = trees
         return trees
+
+    @cached_property
+    def cheap(self) -> Nursery:
+        """Where only the trees of the cheap part grow, the one that scores paths."""
+        return Nursery(self.trace.part("trees"))
 
     def bound(self, candidates: int, max_nodes: int) -> int:
         """`max_nodes`, or the number of nodes that a full tree of K candidates over all depths has, if less.

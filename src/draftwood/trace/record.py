@@ -25,7 +25,7 @@ from ..policy import Policy, PolicyState, RoundCosts, RoundOutcome
 from ..prompts.units import Unit
 from .builder import TraceBuilder, TraceRound
 from .format import MAX_CANDIDATES, Trace
-from .replay import policy_options
+from .players import policy_options
 from .tables import TraceMeta
 
 FACTOR_NAMES = ("base", "slope", "draft")
