@@ -24,6 +24,7 @@ LAYERS = (
     {"trace", "doctor"},
     {"draw"},
     {"cli"},
+    {"__main__"},
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 PACKAGE = "draftwood"

@@ -6,7 +6,7 @@ import copy
 import itertools
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -243,6 +243,15 @@ def assert_empty(engine: Engine, drafter: DFlashDrafter) -> None:
     assert engine.loop.step() == []
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises, also where the tests were started in the background and ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("way", ["generate", "stream"])
 def test_a_real_interrupt_reaches_the_reader_and_aborts(way: str, tmp_path: Path) -> None:
     """Ctrl-C while the main thread waits: the loop thread's step ends in peace, then all is given back."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter, TokenType
@@ -23,9 +25,18 @@ def byte_tokens() -> list[str]:
     return [chr(byte) if byte in printable else chr(next(spare)) for byte in range(256)]
 
 
-def write_tiny_gguf(path: Path, architecture: str = "llama", seed: int = 0, leave_out: str = "") -> Path:
-    """Write the file and return its path."""
-    tokens = [*byte_tokens(), *SPECIALS, "ab"]
+def write_tiny_gguf(
+    path: Path,
+    architecture: str = "llama",
+    seed: int = 0,
+    leave_out: str = "",
+    pairs: Mapping[str, object] = MappingProxyType({}),
+    tensors: Mapping[str, np.ndarray] = MappingProxyType({}),
+    user_defined: str = "",
+) -> Path:
+    """Write the file, with further `pairs` (which go before the usual ones) and `tensors`, and return its path."""
+    tokens = [*byte_tokens(), *SPECIALS, "ab", *([user_defined] if user_defined else [])]
+    kinds = [TokenType.NORMAL] * 256 + [TokenType.CONTROL] * len(SPECIALS) + [TokenType.NORMAL]
     writer = GGUFWriter(path, architecture)
     writer.add_name("tiny")
     writer.add_block_count(LAYERS)
@@ -38,13 +49,19 @@ def write_tiny_gguf(path: Path, architecture: str = "llama", seed: int = 0, leav
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_vocab_size(len(tokens))
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("default")
+    if "tokenizer.ggml.pre" not in pairs:
+        writer.add_tokenizer_pre("default")
     writer.add_token_list(tokens)
-    writer.add_token_types([TokenType.NORMAL] * 256 + [TokenType.CONTROL] * len(SPECIALS) + [TokenType.NORMAL])
+    writer.add_token_types(kinds + [TokenType.USER_DEFINED] * bool(user_defined))
     writer.add_token_merges(["a b"])
     writer.add_eos_token_id(256)
     writer.add_eot_token_id(257)
     writer.add_chat_template(TEMPLATE)
+    for key, value in pairs.items():
+        add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+        add[type(value)](key, value)  # type: ignore[operator]
+    for name, values in tensors.items():
+        writer.add_tensor(name, values)
     rng = np.random.default_rng(seed)
     for name, shape in _shapes(len(tokens)).items():
         weights = rng.normal(0.0, 0.05, shape).astype(np.float32)

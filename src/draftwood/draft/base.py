@@ -29,10 +29,10 @@ class DraftRequest:
     """Most nodes of the tree."""
     max_depth: int
     """Deepest node that can still be delivered, at most block_size - 1."""
-    draft_share: float = 0.0
-    """What part of the round's seconds a costly drafter's pass takes; 0: not known, or of no interest to the policy."""
     scored: int = 0
     """Candidates per depth that the scores in `Forest.source` keep, if more than `candidates`; for recorders."""
+    draft_share: float = 0.0
+    """What part of the round's seconds a costly drafter's pass takes; 0: not known, or of no interest to the policy."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,7 @@ import mmap
 import struct
 from pathlib import Path
 
-from ..errors import ModelError
+from ...errors import ModelError
 
 Scalar = int | float | bool | str
 

@@ -1,4 +1,4 @@
-"""GGUF files: converted once to a float32 checkpoint folder in the user's cache, exactly as transformers unpacks them.
+"""GGUF files as checkpoint folders: converted once to float32, kept in the user's cache.
 
     <cache_dir>/gguf/<key>/    config.json, generation_config.json, tokenizer files, safetensors, draftwood.json
 
@@ -21,16 +21,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ..errors import ModelError
-from .digest import remembered_digest
-from .gguf_header import Scalar, read_header
-from .source import Notify
+from ...errors import ModelError
+from ..digest import remembered_digest
+from ..source import Notify
+from .convert import GGUF_EXTRA, convert
+from .header import Scalar, read_header
 
 MANIFEST = "draftwood.json"
 DIGESTS = "digests"
-SCHEMA = 1
+SCHEMA = 2
 END_ID_KEYS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
-GGUF_EXTRA = "pip install 'draftwood[gguf]'"
 STALE_AFTER_S = 24 * 3600.0
 
 _TEMPORARY = ".making-"
@@ -72,7 +72,7 @@ def open_gguf(path: Path, *, cache_dir: Path, notify: Notify) -> GgufFolder | Gg
         return GgufFolder(folder, end_ids)
     if folder.exists():
         notify(f"the cached conversion {folder} is incomplete; converting again")
-    model, tokenizer = _convert(path)
+    model, tokenizer = convert(path, notify)
     reason = _store(folder, model, tokenizer)
     if reason is None:
         return GgufFolder(folder, end_ids)
@@ -117,37 +117,6 @@ def is_complete(folder: Path) -> bool:
         return manifest["schema"] == SCHEMA and all(_mark(folder / name) == mark for name, mark in files.items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
-
-
-def _convert(path: Path) -> tuple[Any, Any]:
-    """(model, tokenizer) as transformers unpacks the file, in float32."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-
-    where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(**where)
-        model, info = AutoModelForCausalLM.from_pretrained(
-            **where,
-            dtype=torch.float32,
-            quantization_config=GgufConfig(dequantize=True),
-            output_loading_info=True,
-        )
-    except ImportError as error:
-        raise ModelError(f"model {str(path)!r}: reading GGUF needs the extra gguf; run: {GGUF_EXTRA}") from error
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
-        raise ModelError(f"model {str(path)!r}: transformers cannot convert it: {reason}") from error
-    # transformers would fill them with random numbers.
-    if info["missing_keys"]:
-        raise ModelError(f"model {str(path)!r}: weights are missing: {', '.join(sorted(info['missing_keys']))}")
-    # The weights are plain float32 now, but transformers still takes the model for a quantized one and would
-    # refuse to save it.
-    model.hf_quantizer = None
-    model.is_quantized = False
-    if hasattr(model.config, "quantization_config"):
-        del model.config.quantization_config
-    return model, tokenizer
 
 
 def _store(folder: Path, model: Any, tokenizer: Any) -> str | None:

@@ -16,10 +16,12 @@ from tiny_gguf import write_tiny_gguf
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 from draftwood.errors import ModelError
-from draftwood.models import digest, gguf
+from draftwood.models import digest
 from draftwood.models.digest import whole_digest
-from draftwood.models.gguf import MANIFEST, GgufFolder, GgufInMemory, cache_key, is_complete, open_gguf
-from draftwood.models.gguf_header import read_header
+from draftwood.models.gguf import GgufFolder, GgufInMemory, open_gguf
+from draftwood.models.gguf import folder as cache
+from draftwood.models.gguf.folder import MANIFEST, cache_key, is_complete
+from draftwood.models.gguf.header import read_header
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,7 @@ def no_notice(line: str) -> None:
     raise AssertionError(f"unexpected notice: {line}")
 
 
-def no_conversion(path: Path) -> Any:
+def no_conversion(path: Path, notify: Any) -> Any:
     raise AssertionError("converted again")
 
 
@@ -85,7 +87,7 @@ def test_tokenizer_and_end_ids_survive(tiny: Path, converted: GgufFolder) -> Non
 
 
 def test_second_start_reads_the_cache(tiny: Path, cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gguf, "_convert", no_conversion)
+    monkeypatch.setattr(cache, "convert", no_conversion)
     assert isinstance(open_gguf(tiny, cache_dir=cached, notify=no_notice), GgufFolder)
 
 
@@ -137,7 +139,7 @@ def test_full_disk_leaves_nothing_behind(
     if failing == "save_pretrained":
         monkeypatch.setattr("transformers.PreTrainedModel.save_pretrained", no_space)
     else:
-        monkeypatch.setattr(gguf, "_mark", no_space)
+        monkeypatch.setattr(cache, "_mark", no_space)
     notices: list[str] = []
     assert isinstance(open_gguf(tiny, cache_dir=tmp_path, notify=notices.append), GgufInMemory)
     assert "No space left on device" in notices[0]
@@ -149,17 +151,17 @@ def test_another_process_that_finishes_first_wins_if_it_is_complete(
     tiny: Path, converted: GgufFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complete: bool
 ) -> None:
     theirs = tmp_path / "gguf" / converted.folder.name
-    convert = gguf._convert
+    convert = cache.convert
 
-    def overtaken(path: Path) -> Any:
-        result = convert(path)
+    def overtaken(path: Path, notify: Any) -> Any:
+        result = convert(path, notify)
         shutil.copytree(converted.folder, theirs)
         (theirs / "mine").touch()
         if not complete:
             (theirs / MANIFEST).unlink()
         return result
 
-    monkeypatch.setattr(gguf, "_convert", overtaken)
+    monkeypatch.setattr(cache, "convert", overtaken)
     assert open_gguf(tiny, cache_dir=tmp_path, notify=no_notice) == GgufFolder(theirs, (256, 257))
     assert is_complete(theirs)
     assert (theirs / "mine").exists() == complete
@@ -191,7 +193,7 @@ def test_a_start_reads_an_unchanged_file_whole_only_once(
     monkeypatch.setattr(digest, "WHOLE_BYTES", 0)
     monkeypatch.setattr(digest, "whole_digest", lambda path: (reads.append(path), whole_digest(path))[1])
     monkeypatch.setattr(time, "time_ns", lambda: now_ns() + 10 * digest.SETTLED_NS)
-    monkeypatch.setattr(gguf, "_convert", no_conversion)
+    monkeypatch.setattr(cache, "convert", no_conversion)
     found = [open_gguf(file, cache_dir=cached, notify=no_notice) for _ in range(3)]
     assert reads == [file] and found[0] == found[1] == found[2]
     before = file.stat()
