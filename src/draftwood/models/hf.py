@@ -40,7 +40,10 @@ class HFTarget:
     own attention.
     """
 
-    def __init__(self, model: PreTrainedModel, backend: AttentionBackend, *, name: str) -> None:
+    def __init__(
+        self, model: PreTrainedModel, backend: AttentionBackend, *, name: str, context_limit: int | None = None
+    ) -> None:
+        """Wrap `model`; `context_limit` is what its configuration names unless given. Runs the probe."""
         _check_supported(model, name)
         ensure_registered()
         self.model = model.eval()
@@ -48,14 +51,14 @@ class HFTarget:
         model.set_attn_implementation(ATTENTION_NAME)
         self._embedding: torch.Tensor = model.get_input_embeddings().weight
         self._output = model.get_output_embeddings()
-        config = model.config
+        config = model.config.get_text_config(decoder=True)
         self.spec = TargetSpec(
             name=name,
             num_layers=config.num_hidden_layers,
             hidden_size=config.hidden_size,
             vocab_size=self._output.weight.shape[0],
             embedding_rows=self._embedding.shape[0],
-            context_limit=config.max_position_embeddings,
+            context_limit=context_limit or config.max_position_embeddings,
             layers=self._layer_specs(),
             dtype=model.dtype,
             device=model.device,
@@ -132,7 +135,7 @@ class HFTarget:
                 position_ids=torch.zeros(1, 1, dtype=torch.int64, device=self.model.device),
                 plan=recorder,
             )
-        num_layers = self.model.config.num_hidden_layers
+        num_layers = self.model.config.get_text_config(decoder=True).num_hidden_layers
         missing = [layer for layer in range(num_layers) if layer not in recorder.specs]
         if missing:
             raise UnsupportedError(f"layers {missing} make no keys and values of their own: not supported")

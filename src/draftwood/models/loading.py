@@ -11,6 +11,7 @@ import torch
 from ..attention import AttentionBackend
 from ..errors import ModelError, UsageError
 from ..linear import helps, use_few_rows
+from .checkpoint import check_head, check_left_over, context_limit, read_config, stored_dtype
 from .gguf import GgufFolder, open_gguf
 from .hf import HFTarget
 from .source import ModelSource, Notify, fetch_folder
@@ -50,14 +51,17 @@ def load_target(
         # Quantised weights have no type of their own; half precision holds them and is quicker where it is native.
         number = _resolve(dtype, torch.bfloat16, place, notify=lambda message: None)
         if isinstance(opened, GgufFolder):
-            model, tokenizer = _from_folder(opened.folder, source.name, number)
+            config = read_config(opened.folder, source.name, notify)
+            model, tokenizer = _from_folder(opened.folder, source.name, config, number)
         else:
             model, tokenizer = opened.model.to(number), opened.tokenizer
     else:
         folder = fetch_folder(source)
         end_ids = ()
-        number = _resolve(dtype, _stored_dtype(folder, source.name), place, notify)
-        model, tokenizer = _from_folder(folder, source.name, number)
+        config = read_config(folder, source.name, notify)
+        number = _resolve(dtype, stored_dtype(folder, source.name, config.dtype, notify), place, notify)
+        model, tokenizer = _from_folder(folder, source.name, config, number)
+        check_head(source.name, model, notify)
     codec = TextCodec(
         tokenizer,
         name=source.name,
@@ -68,7 +72,8 @@ def load_target(
     model = model.to(place)
     if helps(number, place):
         use_few_rows(model)
-    return LoadedTarget(HFTarget(model, backend, name=source.name), codec)
+    limit = context_limit(model.config.get_text_config(decoder=True), source.name, notify)
+    return LoadedTarget(HFTarget(model, backend, name=source.name, context_limit=limit), codec)
 
 
 def check_settings(dtype: str, device: str) -> torch.device:
@@ -105,28 +110,21 @@ def _resolve(dtype: str, stored: torch.dtype, device: torch.device, notify: Noti
     return stored
 
 
-def _stored_dtype(folder: Path, name: str) -> torch.dtype:
-    from transformers import AutoConfig
-
-    try:
-        stored = AutoConfig.from_pretrained(folder).dtype
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"model {name!r}: {_first_line(error)}") from error
-    return stored if isinstance(stored, torch.dtype) else torch.float32
-
-
-def _from_folder(folder: Path, name: str, dtype: torch.dtype) -> tuple[Any, Any]:
+def _from_folder(folder: Path, name: str, config: Any, dtype: torch.dtype) -> tuple[Any, Any]:
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, output_loading_info=True)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        model, info = AutoModelForCausalLM.from_pretrained(
+            folder, config=config, dtype=dtype, output_loading_info=True, trust_remote_code=False
+        )
+        tokenizer = AutoTokenizer.from_pretrained(folder, config=config, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"model {name!r}: {_first_line(error)}") from error
     # transformers fills absent tensors with random numbers and goes on.
     if absent := sorted(info["missing_keys"]):
         raise ModelError(f"model {name!r}: {len(absent)} tensors are not in the checkpoint, the first is {absent[0]}")
+    check_left_over(name, info["unexpected_keys"], model.config.get_text_config(decoder=True).num_hidden_layers)
     return model, tokenizer
 
 
