@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from draftwood.errors import CostError, TraceError, UsageError
-from draftwood.files import check_folder, finite, json_line, write_arrays, write_file
+from draftwood.files import check_folder, decoded, finite, json_line, text_of, write_arrays, write_file
 
 
 def names_in(folder: Path) -> list[str]:
@@ -82,3 +82,26 @@ def test_json_has_no_number_that_is_not_finite() -> None:
     line = json_line(value)
     assert line.endswith("\n") and line.count("\n") == 1 and line.isascii()
     assert json.loads(line) == finite(value)
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "t").write_bytes(b"\xef\xbb\xbfna\xc3\xafve")
+    assert text_of(tmp_path / "t") == decoded(b"na\xc3\xafve", "x") == "naïve"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "latin-1"])
+def test_other_encodings_are_named(encoding: str) -> None:
+    data = "naïve".encode(encoding)
+    with pytest.raises(UsageError, match=r"^what: ") as error:
+        decoded(data, "what")
+    line = str(error.value)
+    assert "UTF-8" in line and "\n" not in line
+    assert ("byte order mark" in line) == (encoding in ("utf-16", "utf-32"))
+    assert ("UTF-16?" in line) == encoding.startswith("utf-16-")
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nosuch: No such file"):
+        text_of(tmp_path / "nosuch")
+    with pytest.raises(UsageError, match="Is a directory"):
+        text_of(tmp_path)

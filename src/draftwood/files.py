@@ -81,3 +81,30 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return value
+
+
+_MARKS = {b"\xff\xfe\x00\x00": "UTF-32", b"\x00\x00\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+
+
+def decoded(data: bytes, what: str) -> str:
+    """Text of bytes, without a byte order mark. Raises UsageError, one line after `what`, if it is not UTF-8."""
+    for mark, name in _MARKS.items():
+        if data.startswith(mark):
+            raise UsageError(
+                f"{what}: {name} text (it begins with a byte order mark): expected UTF-8, as iconv makes it"
+            )
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        hint = " (NUL bytes: UTF-16?)" if b"\0" in data[:200] else ""
+        raise UsageError(
+            f"{what}: byte 0x{data[error.start]:02x} at offset {error.start} is not UTF-8{hint}"
+        ) from error
+
+
+def text_of(path: Path) -> str:
+    """Text of a file, without a byte order mark. Raises UsageError, one line, for what cannot be read or is no text."""
+    try:
+        return decoded(path.read_bytes(), str(path))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from draftwood.core import RoundRecord
+from draftwood.engine import SamplingParams
 from draftwood.errors import NonFiniteLogitsError, RequestError
 
 
@@ -24,10 +25,11 @@ class FakeEngine:
     dtype_name = "float32"
     device_name = "cpu"
     threads = 3
+    defaults = SamplingParams()
 
     def __init__(self) -> None:
         self.codec = SimpleNamespace(
-            encode=lambda prompt: [ord(character) for character in prompt],
+            encode=lambda prompt, *, raw=False, system=None: prompt if system is None else f"{system}: {prompt}",
             ends=lambda *, raw: (SimpleNamespace(token_id=2, token="<|end|>", source="config"),),
         )
         self.requests: list[dict[str, Any]] = []
@@ -37,15 +39,17 @@ class FakeEngine:
         self.requests.append({"prompts": list(prompts), **request})
         return [self._answer(prompt, request["policy"]) for prompt in prompts]
 
-    def encode(self, prompt: str, *, raw: bool, system: str | None) -> str:
+    def encode(self, prompt: str) -> str:
         """The prompt itself, so that answers can repeat it."""
         if prompt == "too long":
             raise RequestError("prompt of 9000 tokens: expected at most 8192")
-        return prompt if system is None else f"{system}: {prompt}"
+        return prompt
 
-    def generate_unordered(self, prompts: Sequence[str], **request: Any) -> Iterator[tuple[int, Any]]:
+    def generate_unordered(
+        self, prompts: Sequence[str], params: Sequence[SamplingParams], **request: Any
+    ) -> Iterator[tuple[int, Any]]:
         """The last prompt ends first."""
-        self.requests.append({"prompts": list(prompts), **request})
+        self.requests.append({"prompts": list(prompts), "params": list(params), **request})
         try:
             for index in reversed(range(len(prompts))):
                 if prompts[index] == "interrupt":

@@ -31,7 +31,7 @@ def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, broken: bool = Fals
     def load_engine(options: object) -> Engine:
         engine = engine_for(units())
         engine.codec = SimpleNamespace(  # type: ignore[assignment]
-            encode=lambda text, raw=False: texts[text],
+            encode=lambda text, raw=False, system=None: texts[text],
             end_ids=(),
             raw_end_ids=(),
             decode=lambda ids: "",
@@ -124,10 +124,10 @@ def test_prompts_come_from_the_sets_in_turn() -> None:
         for name, count in (("a", 1), ("b", 3))
     ]
     engine = engine_for(units())
-    engine.codec = SimpleNamespace(encode=lambda text, raw: [ord(c) for c in text])  # type: ignore[assignment]
+    engine.codec = SimpleNamespace(encode=lambda text, raw, system: [max(ord(c) - 60, 0) for c in text])  # type: ignore[assignment]
     chosen = mixed_units(engine, sets, 3, raw=True)
     assert [(unit.set_name, unit.prompt_id) for unit in chosen] == [("a", "0"), ("b", "0"), ("b", "1")]
-    assert chosen[2].prompt_ids == (ord("b"), ord("1"))
+    assert chosen[2].prompt_ids == (ord("b") - 60, 0)
     with pytest.raises(UsageError, match="no tokenizer"):
         mixed_units(engine_for(units()), sets, 3, raw=True)
 

@@ -69,7 +69,7 @@ class TestGenerate:
     def test_defaults(self, engine: FakeEngine) -> None:
         assert cli.run(["generate", DEMO, "x", "--raw"]) == 0
         assert engine.requests == [
-            {"prompts": ["x"], "policy": "auto", "block_size": None, "temperature": 0.0, "seed": None,
+            {"prompts": ["x"], "policy": "auto", "block_size": None, "seed": None,
              "max_tokens": 256, "system": None, "raw": True}
         ]  # fmt: skip
 
@@ -141,7 +141,14 @@ class TestGenerateSets:
     def test_the_system_message_is_encoded_once(self, engine: FakeEngine, file: Path) -> None:
         line = ["generate", DEMO, "--prompts", str(file), "--limit", "1", "--system", "be"]
         assert cli.run(line) == 0
-        assert engine.requests[0]["prompts"] == ["be: ab"] and engine.requests[0]["system"] is None
+        assert engine.requests[0]["prompts"] == ["be: ab"] and "system" not in engine.requests[0]
+
+    def test_what_a_row_asks_for_itself(self, engine: FakeEngine, file: Path) -> None:
+        file.write_text('{"prompt": "a", "max_tokens": 3, "seed": 5}\n{"prompt": "b", "temperature": 0.5}\n')
+        line = ["generate", DEMO, "--prompts", str(file), "--max-tokens", "9", "--seed", "1"]
+        assert cli.run(line) == 0
+        asked = [(one.max_tokens, one.temperature, one.seed) for one in engine.requests[0]["params"]]
+        assert asked == [(3, 0.0, 5), (9, 0.5, 1)]
 
     def test_a_prompt_that_cannot_be_decoded_is_named_before_anything_runs(
         self, engine: FakeEngine, capsys: pytest.CaptureFixture[str], file: Path

@@ -142,6 +142,7 @@ def toy_codec() -> Any:
     return SimpleNamespace(
         tokenizer=SimpleNamespace(chat_template=None),
         encode=lambda prompt, raw=False, system=None: [ord(character) % 63 for character in prompt],
+        encode_own=lambda prompt: [ord(character) % 63 for character in prompt],
         decode=lambda ids: "".join(chr(97 + token % 26) for token in ids),
         end_ids=(),
         raw_end_ids=(),

@@ -12,6 +12,7 @@ from byte_tokenizer import CHAT_TEMPLATE, SPECIALS, byte_fallback, byte_level
 from tokenizers import processors
 
 from draftwood.errors import RequestError, UsageError
+from draftwood.models.chat import ChatSettings
 from draftwood.models.text import StreamDecoder, TextCodec
 
 END, TURN, SYSTEM, USER, ASSISTANT = range(260, 265)
@@ -65,7 +66,9 @@ class TestEncode:
         )
         text_codec = codec(tokenizer)
         assert text_codec.encode("hi", raw=True) == [END, ord("h"), ord("i")]
-        assert text_codec.encode("<|end|>hi", raw=True) == [END, ord("h"), ord("i")]
+        parsing = codec(tokenizer, chat=ChatSettings(parse_special=True))
+        assert parsing.encode("<|end|>hi", raw=True) == [END, ord("h"), ord("i")]
+        assert text_codec.encode("<|end|>", raw=True) == [END, *b"<|end|>"]
         assert text_codec.encode("hi")[:2] == [END, USER]
 
     def test_empty_prompt(self) -> None:

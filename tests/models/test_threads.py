@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from draftwood.models.threads import cgroup_quota, default_threads, usable_threads
+from draftwood.errors import UsageError
+from draftwood.models import threads
+from draftwood.models.threads import cgroup_quota, choose_threads, default_threads, usable_threads
 
 
 @pytest.mark.parametrize(
@@ -60,3 +62,37 @@ def test_no_limit(tmp_path: Path) -> None:
 
 def test_this_machine() -> None:
     assert 1 <= default_threads() <= (os.cpu_count() or 1)
+
+
+def chosen(asked: int | None, variable: str | None = None) -> tuple[int, list[str]]:
+    notices: list[str] = []
+    environment = {} if variable is None else {"OMP_NUM_THREADS": variable}
+    return choose_threads(asked, notices.append, environment), notices
+
+
+@pytest.fixture
+def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "default_threads", lambda: 4)
+
+
+@pytest.mark.usefixtures("four_cores")
+def test_the_variable_is_respected() -> None:
+    assert chosen(None) == chosen(None, "") == chosen(None, "9") == (4, [])
+    assert chosen(None, "1") == (1, []) and chosen(None, "3,2") == (3, [])
+    assert chosen(2, "1") == (2, [])
+
+
+@pytest.mark.usefixtures("four_cores")
+@pytest.mark.parametrize("variable", ["banana", "0", "-2", "1.5"])
+def test_a_variable_that_cannot_be_read_is_named(variable: str) -> None:
+    found, notices = chosen(None, variable)
+    assert found == 4 and len(notices) == 1 and f"OMP_NUM_THREADS {variable!r}" in notices[0]
+
+
+@pytest.mark.usefixtures("four_cores")
+def test_numbers_of_threads_have_bounds() -> None:
+    found, notices = chosen(5)
+    assert found == 5 and len(notices) == 1 and "threads 5: more than the 4 cores" in notices[0]
+    for asked in (0, -1, 257, 100_000, 10**20):
+        with pytest.raises(UsageError, match=rf"threads {asked}: expected 1 to 256 .*cores here: 4"):
+            chosen(asked)

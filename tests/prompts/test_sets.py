@@ -49,7 +49,8 @@ def test_a_bad_line_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
         (b'{"prompt": ""}', "p.jsonl:1: no `prompt`"), (b'{"prompt": 5}', "p.jsonl:1: no `prompt`"),
         (b'{"prompt": "a", "id": null}', "`id` null must be text"),
         (b'{"prompt": "a", "id": true}', "`id` true must be text"),
-        (b'{"prompt": "a", "turns": "b"}', "`turns`"), (b'{"prompt": "\xff"}', "p.jsonl:1: not UTF-8"),
+        (b'{"prompt": "a", "turns": "b"}', "`turns`"),
+        (b'{"prompt": "\xff"}', "p.jsonl:1: byte 0xff at offset 12 is not UTF-8"),
         (b'{"prompt": "\\ud800"}', "surrogate"), (b"[" * 100_000, "not JSON"),
     ],
 )  # fmt: skip

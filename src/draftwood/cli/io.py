@@ -9,8 +9,7 @@ from contextlib import contextmanager, redirect_stdout
 from io import TextIOWrapper
 from typing import Any, TextIO
 
-from ..errors import UsageError
-from ..files import json_line
+from ..files import decoded, json_line
 
 STDIN_MARK = "-"
 STDOUT = 1
@@ -84,21 +83,14 @@ def read_prompt(argument: str) -> str:
     """The prompt as it is: the argument, or all of standard input for `-`. Raises UsageError if it is not UTF-8."""
     if argument != STDIN_MARK:
         return read_argument(argument, "prompt")
-    return _decoded(sys.stdin.buffer.read(), "standard input")
+    return decoded(sys.stdin.buffer.read(), "standard input")
 
 
 def read_argument(argument: str, name: str) -> str:
     """A command-line argument as text, whatever the locale. Raises UsageError if its bytes are not UTF-8."""
     # Bytes that the locale could not decode arrive as lone surrogates. As `core.is_text`, without its imports at start.
     lone = any("\ud800" <= character <= "\udfff" for character in argument)
-    return _decoded(os.fsencode(argument), name) if lone else argument
-
-
-def _decoded(data: bytes, name: str) -> str:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{name}: byte 0x{data[error.start]:02x} at offset {error.start} is not UTF-8") from error
+    return decoded(os.fsencode(argument), name) if lone else argument
 
 
 def _one_line(message: str) -> str:

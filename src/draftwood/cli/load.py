@@ -14,6 +14,7 @@ from .io import notice
 if TYPE_CHECKING:
     from .. import Engine
     from ..engine import EngineConfig
+    from ..models.chat import ChatSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class LoadOptions:
     kv_memory: str | None = None
     config: EngineConfig | None = None
     """Settings of the engine beside its memory; None: the usual ones."""
+    generation_config: str | None = None
+    chat: ChatSettings | None = None
 
 
 def check_pair(options: LoadOptions, policy: str) -> None:
@@ -48,7 +51,6 @@ def load_engine(options: LoadOptions) -> Engine:
     from .. import Engine
     from ..engine import EngineConfig
     from ..models.quiet import quiet_libraries
-    from ..models.threads import default_threads
 
     quiet_libraries()
     warnings.showwarning = as_notice
@@ -59,11 +61,13 @@ def load_engine(options: LoadOptions) -> Engine:
         options.drafter,
         dtype=options.dtype,
         device=options.device,
-        threads=options.threads or default_threads(),
+        threads=options.threads,
         profile=options.profile,
         allow_stale_profile=options.allow_stale_profile,
         live_costs=options.live_costs,
         config=replace(options.config or EngineConfig(), kv_memory=options.kv_memory),
+        generation_config=options.generation_config,
+        chat=options.chat,
     )
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from ..errors import UsageError
+
+if TYPE_CHECKING:
+    from ..models.chat import ChatSettings
 
 
 class Dtype(str, Enum):
@@ -109,6 +115,25 @@ LimitOption = Annotated[
     int | None, typer.Option("--limit", parser=integer, metavar="N", help="Prompts of each set; default: all.")
 ]
 RawOption = Annotated[bool, typer.Option("--raw", help="Do not apply the chat template.")]
+TemplateOption = Annotated[
+    str | None,
+    typer.Option("--chat-template", metavar="NAME|FILE", help="One of the model's templates, or a file with one."),
+]
+TemplateKwargsOption = Annotated[
+    str | None,
+    typer.Option("--chat-template-kwargs", metavar="JSON", help='For the template, as {"enable_thinking": true}.'),
+]
+ParseSpecialOption = Annotated[
+    bool, typer.Option("--parse-special", help="Text that spells a special token becomes that token.")
+]
+GenerationOption = Annotated[
+    str | None,
+    typer.Option(
+        "--generation-config",
+        metavar="none|model",
+        help="model: sample by default as the checkpoint asks; none: leave its settings aside; default: name them.",
+    ),
+]
 SystemOption = Annotated[str | None, typer.Option("--system", help="System message of the chat template.")]
 
 # The tree; what one policy takes is made from its options, in `policies`.
@@ -133,3 +158,21 @@ SeedOption = Annotated[int, typer.Option("--seed", parser=integer, metavar="N", 
 
 # Output.
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+
+
+def chat_settings(template: str | None, kwargs: str | None, parse_special: bool) -> ChatSettings | None:
+    """What the options on chat templates say; None for nothing. Raises UsageError for kwargs that are no JSON "
+    "object."""
+    if template is None and kwargs is None and not parse_special:
+        return None
+    from ..models.chat import ChatSettings
+
+    if kwargs is None:
+        return ChatSettings(template, {}, parse_special)
+    try:
+        found = json.loads(kwargs)
+    except ValueError as error:
+        raise UsageError(f"--chat-template-kwargs {kwargs!r}: not JSON ({error})") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"--chat-template-kwargs {kwargs!r}: expected a JSON object")
+    return ChatSettings(template, found, parse_special)

@@ -102,10 +102,7 @@ def measure_baseline(engine: Engine, how: Prescription | None = None) -> Baselin
 def answers(engine: Engine, how: Prescription) -> tuple[ForcedText, ...]:
     """The target's own greedy answers to bundled prompts, through its chat template if it has one."""
     codec = _codec(engine)
-    raw = codec.tokenizer.chat_template is None
-    return greedy_texts(
-        engine, [codec.encode(prompt, raw=raw) for prompt in _prompts(how.prompts_a_set)], how.answer_tokens
-    )
+    return greedy_texts(engine, [codec.encode_own(prompt) for prompt in _prompts(how.prompts_a_set)], how.answer_tokens)
 
 
 def greedy_texts(engine: Engine, prompts: Sequence[Sequence[int]], tokens: int) -> tuple[ForcedText, ...]:

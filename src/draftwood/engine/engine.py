@@ -6,29 +6,28 @@ import itertools
 import logging
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any
 
-import numpy as np
 import torch
 
 from ..cache import warm_up as warm_up_pool
-from ..core import is_text
 from ..cost.identity import Identity
 from ..cost.live import LiveCosts
 from ..cost.profile import CostProfile
 from ..draft.base import Drafter
 from ..errors import CostError, RequestError, UsageError
 from ..models.base import ReferenceModel, TargetModel
+from ..models.chat import ChatSettings
 from ..models.text import TextCodec
-from ..models.threads import default_threads
 from ..policy import Policy, make_policy
 from ..tree import warm_up as warm_up_trees
 from ..verify import warm_up as warm_up_choosers
 from .costs import CostModel
+from .encoding import Message, Prompt, checked_ids, encode, params_of, split_settings
 from .handle import RequestHandle, output_of
-from .loading import default_cache_dir, load_parts
+from .loading import default_cache_dir, load_parts, use_threads
 from .loop import Loop
 from .measuring.probe import probed_profile
 from .requests import Limits, Piece, Request, RequestOutput, SamplingParams
@@ -36,11 +35,6 @@ from .state import EngineConfig, EngineState, new_state
 
 LOGGER = logging.getLogger("draftwood")
 DEFAULT_POLICY = "auto"
-Message: TypeAlias = Mapping[str, str]
-"""One turn of a conversation: `role` and `content`."""
-Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
-"""Text, token ids, or a conversation."""
-_PARAMS = frozenset(item.name for item in fields(SamplingParams))
 
 
 class Engine:
@@ -62,6 +56,7 @@ class Engine:
         threads: int | None = None,
         identity: Identity | None = None,
         cache_dir: Path | None = None,
+        defaults: SamplingParams | None = None,
     ) -> None:
         """Put an engine together from its parts; `load` finds them by name. Raises UsageError without memory."""
         self.state: EngineState = new_state(target, drafter, config or EngineConfig())
@@ -73,6 +68,8 @@ class Engine:
         """Whose costs a profile of this engine holds; None for parts of unknown origin."""
         self.cache_dir = cache_dir
         """Where measured costs are kept; None: nowhere."""
+        self.defaults = defaults or SamplingParams()
+        """Settings of requests that name none."""
         self._ids = itertools.count()
         if profile is not None:
             self.use_profile(profile, live_costs=live_costs)
@@ -94,32 +91,28 @@ class Engine:
         profile: str | Path | CostProfile | None = None,
         allow_stale_profile: bool = False,
         live_costs: bool = True,
+        generation_config: str | None = None,
+        chat: ChatSettings | None = None,
     ) -> Engine:
         """Load a target and, when given or bundled, its drafter.
 
         `model` is a hub id, a local folder, a .gguf file or `demo:smollm2`; `drafter` a DFlash checkpoint, `suffix`
         (no training, any model) or several joined by `+`; `dtype` is auto, float32, bfloat16, float16 or float64.
-        `threads` is set for the whole process; None: what cores, affinity and cgroup quota allow. `cache_dir` None: the
-        same folder as the command line's. `profile` is a measured cost profile or its file: one of another machine,
-        setting or pair is refused unless `allow_stale_profile`; without one, policies that need costs measure a small
-        one when they are first used. `live_costs` corrects it while decoding. Notices go to the logger `draftwood`.
-        Raises ModelError, UnsupportedError, CostError, UsageError.
+        `threads` is set for the whole process; None: what cores, affinity, cgroup quota and OMP_NUM_THREADS allow.
+        `cache_dir` None: the same folder as the command line's. `profile` is a measured cost profile or its file: one
+        of another machine, setting or pair is refused unless `allow_stale_profile`; without one, policies that need
+        costs measure a small one when they are first used. `live_costs` corrects it while decoding. `generation_config` "model" samples by
+        default as the checkpoint's own settings ask (as far as they can be honoured), "none" leaves them aside; None:
+        greedy, and settings that would change the text are named. `chat` says how conversations become prompts.
+        Notices go to the logger `draftwood`. Raises ModelError, UnsupportedError, CostError, UsageError.
         """
-        if threads is not None and threads < 1:
-            raise UsageError(f"threads {threads}: expected at least 1")
-        threads = threads or default_threads()
-        torch.set_num_threads(threads)
+        threads = use_threads(threads, LOGGER.warning)
         costs = CostProfile.load(profile) if isinstance(profile, str | Path) else profile
         place = Path(cache_dir) if cache_dir is not None else default_cache_dir()
         parts = load_parts(
-            str(model),
-            None if drafter is None else str(drafter),
-            dtype=dtype,
-            device=device,
-            attention=attention,
-            cache_dir=place,
-            notify=LOGGER.warning,
-        )
+            str(model), None if drafter is None else str(drafter), dtype=dtype, device=device, attention=attention,
+            cache_dir=place, notify=LOGGER.warning, generation_config=generation_config, chat=chat,
+        )  # fmt: skip
         if costs is not None:
             for difference in costs.check_identity(parts.identity, allow_stale_profile):
                 LOGGER.warning("cost profile measured elsewhere: %s here", difference)
@@ -133,6 +126,7 @@ class Engine:
             threads=threads,
             identity=parts.identity,
             cache_dir=place,
+            defaults=SamplingParams(temperature=parts.temperature),
         )
 
     def __enter__(self) -> Engine:
@@ -238,8 +232,8 @@ class Engine:
 
         Arguments as for `generate`. Nothing runs before the first piece is asked for; closing the iterator aborts.
         """
-        asked, options = _split(settings)
-        rule, (one,) = self._policy(policy, options), _params_of(params, 1, asked)
+        asked, options = split_settings(settings)
+        rule, (one,) = self._policy(policy, options), params_of(params, 1, asked, self.defaults)
         return self._pieces(self._request(prompt, rule, one, raw=raw, system=system))
 
     def submit(
@@ -253,8 +247,8 @@ class Engine:
         **settings: Any,
     ) -> RequestHandle:
         """Queue one prompt and return at once; the handle iterates, awaits and aborts. See `generate`."""
-        asked, options = _split(settings)
-        rule, (one,) = self._policy(policy, options), _params_of(params, 1, asked)
+        asked, options = split_settings(settings)
+        rule, (one,) = self._policy(policy, options), params_of(params, 1, asked, self.defaults)
         handle = RequestHandle(self._request(prompt, rule, one, raw=raw, system=system), self.codec, self.loop.abort)
         self.loop.add(handle.request)
         self.loop.start()
@@ -262,15 +256,8 @@ class Engine:
 
     def encode(self, prompt: Prompt, *, raw: bool = False, system: str | None = None) -> Sequence[int]:
         """Token ids of a prompt as `generate` takes it. Raises RequestError for one that cannot be decoded."""
-        if isinstance(prompt, str):
-            ids = self._encode_text(prompt, raw=raw, system=system)
-        elif isinstance(prompt, bytes) or not hasattr(prompt, "__len__"):
-            raise RequestError(f"prompt {prompt!r}: expected text, token ids or a list of messages")
-        elif len(prompt) and isinstance(prompt[0], Mapping):
-            ids = self._encode_chat(prompt, raw=raw, system=system)
-        else:
-            ids = list(cast("Sequence[int]", prompt))
-        self._checked_prompt(ids)
+        ids = encode(self.codec, prompt, raw=raw, system=system)
+        checked_ids(ids, self.state.target.spec, self.state.context_limit)
         return ids
 
     def make_request(self, prompt_ids: Sequence[int], policy: Policy, params: SamplingParams) -> Request:
@@ -281,7 +268,7 @@ class Engine:
             raise CostError(f"policy {policy.name!r} needs costs: give a profile, or call ensure_costs first")
         return Request(
             id=next(self._ids),
-            prompt_ids=self._checked_prompt(prompt_ids),
+            prompt_ids=checked_ids(prompt_ids, self.state.target.spec, self.state.context_limit),
             sampling=params.sampling(),
             limits=Limits(
                 params.max_tokens, params.end_ids if params.end_ids is not None else self._end_ids(raw=False)
@@ -360,8 +347,8 @@ class Engine:
         """A checked request for each prompt, none of them queued."""
         if isinstance(prompts, str):
             raise UsageError("prompts: expected a list of prompts, got one string")
-        asked, options = _split(settings)
-        each = _params_of(params, len(prompts), asked)
+        asked, options = split_settings(settings)
+        each = params_of(params, len(prompts), asked, self.defaults)
         rule = self._policy(policy, options)
         requests = []
         for index, (prompt, one) in enumerate(zip(prompts, each, strict=True)):
@@ -400,47 +387,10 @@ class Engine:
             params = replace(params, end_ids=self._end_ids(raw=raw))
         return self.make_request(self.encode(prompt, raw=raw, system=system), rule, params)
 
-    def _encode_text(self, prompt: str, *, raw: bool, system: str | None) -> list[int]:
-        if self.codec is None:
-            raise UsageError("this engine has no tokenizer: give token ids")
-        if not prompt:
-            raise RequestError("prompt '': expected at least one character")
-        if not is_text(prompt):
-            raise RequestError(f"prompt {prompt!r}: half a surrogate pair is no text")
-        return self.codec.encode(prompt, raw=raw, system=system)
-
-    def _encode_chat(self, messages: Any, *, raw: bool, system: str | None) -> list[int]:
-        if self.codec is None:
-            raise UsageError("this engine has no tokenizer: give token ids")
-        if raw or system is not None:
-            raise UsageError("a conversation takes neither raw nor system: its messages say it all")
-        turns = []
-        for message in messages:
-            if not isinstance(message, Mapping) or set(message) != {"role", "content"}:
-                raise RequestError(f"message {message!r}: expected an object with role and content")
-            if not (isinstance(message["content"], str) and is_text(message["content"])):
-                raise RequestError(f"message content {message['content']!r}: expected text")
-            turns.append((str(message["role"]), message["content"]))
-        return self.codec.encode_chat(turns)
-
     def _end_ids(self, *, raw: bool) -> frozenset[int]:
         if self.codec is None:
             return frozenset()
         return frozenset(self.codec.raw_end_ids if raw else self.codec.end_ids)
-
-    def _checked_prompt(self, prompt_ids: Sequence[int]) -> np.ndarray:
-        spec, limit = self.state.target.spec, self.state.context_limit
-        if len(prompt_ids) == 0:
-            raise RequestError("prompt of 0 tokens: expected at least one")
-        if len(prompt_ids) > limit:
-            pool = "" if limit == spec.context_limit else ", the rows of the KV pool; see --kv-memory"
-            raise RequestError(f"prompt of {len(prompt_ids)} tokens: expected at most {limit}{pool}")
-        for token in prompt_ids:
-            if isinstance(token, bool) or not isinstance(token, int | np.integer):
-                raise RequestError(f"prompt token id {token!r}: expected an integer")
-            if not 0 <= token < spec.embedding_rows:
-                raise RequestError(f"prompt token id {token}: expected 0 to {spec.embedding_rows - 1}")
-        return np.array(prompt_ids, dtype=np.int64)
 
     def _block_size(self, block_size: int | None, policy: Policy) -> int:
         drafter = self.state.drafter
@@ -467,22 +417,3 @@ class Engine:
         if policy.needs_costs and self.state.drafter is not None:
             self.ensure_costs()
         return policy
-
-
-def _split(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Fields of SamplingParams, and what is left for the policy."""
-    asked = {name: value for name, value in settings.items() if name in _PARAMS}
-    return asked, {name: value for name, value in settings.items() if name not in _PARAMS}
-
-
-def _params_of(
-    params: SamplingParams | Sequence[SamplingParams] | None, count: int, asked: dict[str, Any]
-) -> list[SamplingParams]:
-    """Params of each of `count` prompts, single fields replaced."""
-    if params is None or isinstance(params, SamplingParams):
-        each = [params or SamplingParams()] * count
-    else:
-        each = list(params)
-    if len(each) != count:
-        raise UsageError(f"{len(each)} params for {count} prompts: expected one for all, or one for each")
-    return [replace(one, **asked) for one in each] if asked else each

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from time import perf_counter
 
-from ..models.text import StreamDecoder, TextCodec
+from ..models.stream import StreamDecoder
+from ..models.text import TextCodec
 from .mailbox import Event
 from .requests import Piece, Request, RequestOutput
 

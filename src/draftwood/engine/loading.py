@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from ..attention import make_backend
 from ..cost.identity import Identity
 from ..draft.base import Drafter
@@ -16,9 +18,11 @@ from ..draft.suffix import warm_up as warm_up_suffix
 from ..draft.union import UnionDrafter
 from ..errors import UsageError
 from ..models.base import TargetModel
+from ..models.chat import ChatSettings
 from ..models.loading import LoadedTarget, check_settings, load_target
 from ..models.source import ModelSource, fetch_folder, on_this_machine, resolve_model
 from ..models.text import TextCodec
+from ..models.threads import choose_threads
 from .identity import identity_of
 
 SUFFIX = "suffix"
@@ -35,6 +39,8 @@ class Parts(NamedTuple):
     codec: TextCodec
     identity: Identity
     """Whose costs a profile of this engine holds."""
+    temperature: float = 0.0
+    """Of requests that name none."""
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
@@ -51,6 +57,13 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 def default_cache_dir() -> Path:
     """The cache folder of this process."""
     return cache_folder(os.environ)
+
+
+def use_threads(asked: int | None, notify: Callable[[str], None]) -> int:
+    """Set the threads of this process, see `choose_threads`, and return their number."""
+    threads = choose_threads(asked, notify, os.environ)
+    torch.set_num_threads(threads)
+    return threads
 
 
 def drafter_folders(drafter: str | None, source: ModelSource) -> list[Path | None]:
@@ -85,6 +98,8 @@ def load_parts(
     attention: str,
     cache_dir: Path,
     notify: Callable[[str], None],
+    generation_config: str | None = None,
+    chat: ChatSettings | None = None,
 ) -> Parts:
     """Load target, codec and drafter (named or bundled). See `Engine.load`.
 
@@ -102,11 +117,13 @@ def load_parts(
         backend=backend,
         cache_dir=cache_dir,
         notify=notify,
+        generation_config=generation_config,
+        chat=chat,
     )
     found: list[Drafter] = [_load_one(folder, loaded, attention, notify) for folder in folders]
     joined = UnionDrafter(found) if len(found) > 1 else (found[0] if found else None)
     identity = identity_of(source, folders, loaded.target.spec, attention=attention)
-    return Parts(loaded.target, joined, loaded.codec, identity)
+    return Parts(loaded.target, joined, loaded.codec, identity, loaded.temperature)
 
 
 def _load_one(folder: Path | None, loaded: LoadedTarget, attention: str, notify: Callable[[str], None]) -> Drafter:

@@ -11,7 +11,9 @@ import torch
 from ..attention import AttentionBackend
 from ..errors import ModelError, UsageError
 from ..linear import helps, use_few_rows
+from .chat import ChatSettings
 from .checkpoint import check_head, check_left_over, context_limit, read_config, stored_dtype
+from .generation import sampling_defaults
 from .gguf import GgufFolder, open_gguf
 from .hf import HFTarget
 from .source import ModelSource, Notify, fetch_folder
@@ -32,6 +34,8 @@ class LoadedTarget(NamedTuple):
 
     target: HFTarget
     codec: TextCodec
+    temperature: float
+    """Of requests that name none."""
 
 
 def load_target(
@@ -42,9 +46,12 @@ def load_target(
     backend: AttentionBackend,
     cache_dir: Path,
     notify: Notify,
+    generation_config: str | None = None,
+    chat: ChatSettings | None = None,
 ) -> LoadedTarget:
     """Load the model that `source` names. Raises ModelError, UnsupportedError or UsageError in one line."""
     place = check_settings(dtype, device)
+    sampling_defaults(None, generation_config)
     if source.kind == "gguf" and source.path is not None:
         opened = open_gguf(source.path, cache_dir=cache_dir, notify=notify)
         end_ids = opened.end_ids
@@ -68,12 +75,16 @@ def load_target(
         config=model.config,
         generation_config=model.generation_config,
         file_end_ids=end_ids,
+        chat=chat,
     )
+    temperature, unheeded = sampling_defaults(model.generation_config, generation_config)
+    if unheeded is not None:
+        notify(f"model {source.name!r}: {unheeded}")
     model = model.to(place)
     if helps(number, place):
         use_few_rows(model)
     limit = context_limit(model.config.get_text_config(decoder=True), source.name, notify)
-    return LoadedTarget(HFTarget(model, backend, name=source.name, context_limit=limit), codec)
+    return LoadedTarget(HFTarget(model, backend, name=source.name, context_limit=limit), codec, temperature)
 
 
 def check_settings(dtype: str, device: str) -> torch.device:

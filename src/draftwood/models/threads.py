@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+
+from ..errors import UsageError
+from .source import Notify
+
+MOST_THREADS = 256
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 CGROUP_OF_PROCESS = Path("/proc/self/cgroup")
@@ -40,6 +46,30 @@ def default_threads() -> int:
     host = os.cpu_count() or 1
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else host
     return usable_threads(host, affinity, cgroup_quota())
+
+
+def choose_threads(asked: int | None, notify: Notify, environment: Mapping[str, str]) -> int:
+    """The threads to run with: those asked for, else what `OMP_NUM_THREADS` allows of `default_threads`.
+
+    `notify` hears of a variable that cannot be read, and of more threads than cores. Raises UsageError out of range.
+    """
+    usable = default_threads()
+    if asked is not None:
+        most = max(MOST_THREADS, 4 * usable)
+        if not 1 <= asked <= most:
+            raise UsageError(
+                f"threads {asked}: expected 1 to {most} (each has a stack of its own; cores here: {usable})"
+            )
+        if asked > usable:
+            notify(f"threads {asked}: more than the {usable} cores that this process may use, which is slower")
+        return asked
+    variable = environment.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if not variable:
+        return usable
+    if not variable.isdigit() or int(variable) < 1:
+        notify(f"OMP_NUM_THREADS {variable!r} is not a number of threads: running with {usable}")
+        return usable
+    return min(usable, int(variable))
 
 
 def _cgroup_folders(root: Path, membership: Path) -> list[Path]:

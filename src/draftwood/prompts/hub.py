@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import UsageError
-from .sets import NAMED_SETS, Prompt, PromptSet, load_prompts
+from .rows import Prompt
+from .sets import NAMED_SETS, PromptSet, load_prompts
 
 HUB_PREFIX = "hub:"
 PROMPT_COLUMNS = ("prompt", "question", "problem", "instruction", "turns", "text")

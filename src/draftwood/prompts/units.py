@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from ..errors import UsageError
+from .rows import Prompt
 from .sets import PromptSet
 
 Answer = Callable[[Sequence[int]], str]
@@ -56,6 +57,17 @@ def hash_prompt(prompt_ids: Sequence[int] | np.ndarray) -> str:
     return hashlib.sha256(np.asarray(prompt_ids, dtype="<i8").tobytes()).hexdigest()
 
 
+def encode_prompt(codec: PromptCodec, prompt: Prompt, rendering: Rendering) -> list[int]:
+    """Ids of a row's first turn, or of its whole conversation. Raises UsageError where `rendering` contradicts it."""
+    if not prompt.messages:
+        return codec.encode(prompt.text, raw=rendering.raw, system=rendering.system)
+    if rendering.raw:
+        raise UsageError(f"prompt {prompt.id}: its messages need the chat template, leave out --raw")
+    if rendering.system is not None:
+        raise UsageError(f"prompt {prompt.id}: has messages of its own, leave out --system")
+    return codec.encode_chat(prompt.messages)
+
+
 def render(
     sets: Sequence[PromptSet], codec: PromptCodec, answer: Answer, rendering: Rendering | None = None
 ) -> list[Unit]:
@@ -71,7 +83,13 @@ def render(
     for prompts in sets:
         _check_names([prompt.id for prompt in prompts.prompts], f"prompt set {prompts.name}: id")
         for prompt in prompts.prompts:
-            ids = codec.encode(prompt.text, raw=rendering.raw, system=rendering.system)
+            if prompt.settings:
+                raise UsageError(
+                    f"prompt {prompts.name}/{prompt.id}: its `{next(iter(prompt.settings))}` cannot be honoured "
+                    "where runs "
+                    "are compared: only generate decodes rows as they ask"
+                )
+            ids = encode_prompt(codec, prompt, rendering)
             units.append(Unit(prompts.name, prompt.id, tuple(ids)))
             turns = len(prompt.turns)
             if turns > 1 and rendering.raw:

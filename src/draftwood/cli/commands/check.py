@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from ...errors import UsageError
+from ...errors import RequestError, UsageError
 from ..evidence import adopt_profile, load_profile, names, numbers, prompt_sets
 from ..grids import box_for, grid_lines
 from ..io import stdout_for_results, write, write_json
@@ -174,7 +174,13 @@ def mixed_units(engine: Engine, sets: Sequence[PromptSet], limit: int, raw: bool
     if engine.codec is None:
         raise UsageError("this model has no tokenizer")
     turns = in_turn(sets)[:limit]
-    return [Unit(name, prompt.id, tuple(engine.codec.encode(prompt.text, raw=raw))) for name, prompt in turns]
+    found = []
+    for name, prompt in turns:
+        try:
+            found.append(Unit(name, prompt.id, tuple(engine.encode(prompt.text, raw=raw))))
+        except RequestError as error:
+            raise RequestError(f"prompt set {name}, id {prompt.id}: {error}") from error
+    return found
 
 
 def as_object(certificate: Certificate, facts: dict[str, Any]) -> dict[str, Any]:

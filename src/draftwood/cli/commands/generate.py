@@ -11,7 +11,7 @@ import typer
 
 from ...errors import RequestError, UsageError
 from ..batch import BatchOption, BatchOptions, MinNodesOption, ShareOption
-from ..evidence import prompt_sets
+from ..evidence import end_ids, prompt_sets
 from ..io import notice, read_argument, read_prompt, stdout_for_results, write, write_json
 from ..load import LoadOptions, check_pair, load_engine
 from ..options import (
@@ -20,20 +20,25 @@ from ..options import (
     DrafterOption,
     Dtype,
     DtypeOption,
+    GenerationOption,
     JsonOption,
     KvMemoryOption,
     LimitOption,
     LiveCostsOption,
     MaxTokensOption,
     ModelArgument,
+    ParseSpecialOption,
     ProfileOption,
     PromptsOption,
     RawOption,
     StaleOption,
     SystemOption,
-    TemperatureOption,
+    TemplateKwargsOption,
+    TemplateOption,
     ThreadsOption,
+    chat_settings,
     integer,
+    number,
 )
 from ..policies import UNASKED, PolicyChoice
 from ..progress import waiting_for
@@ -44,6 +49,12 @@ if TYPE_CHECKING:
 
 LonePromptArgument = Annotated[
     str | None, typer.Argument(metavar="[PROMPT]", help="The prompt as it is; - reads standard input.")
+]
+LoneTemperatureOption = Annotated[
+    float | None,
+    typer.Option(
+        "--temperature", parser=number, metavar="T", help="0, the default, is greedy; above 0 samples exactly."
+    ),
 ]
 SeedOption = Annotated[
     int | None, typer.Option("--seed", parser=integer, metavar="N", help="Seed of sampling; default: a fresh one.")
@@ -62,11 +73,15 @@ def generate(
     drafter: DrafterOption = None,
     chosen: PolicyChoice = UNASKED,
     block_size: BlockOption = None,
-    temperature: TemperatureOption = 0.0,
+    temperature: LoneTemperatureOption = None,
     seed: SeedOption = None,
     max_tokens: MaxTokensOption = 256,
     raw: RawOption = False,
     system: SystemOption = None,
+    template: TemplateOption = None,
+    template_kwargs: TemplateKwargsOption = None,
+    parse_special: ParseSpecialOption = False,
+    generation_config: GenerationOption = None,
     dtype: DtypeOption = Dtype.AUTO,
     device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
@@ -79,13 +94,14 @@ def generate(
 ) -> None:
     """Decode PROMPT with MODEL and stream the text; or many --prompts together, a JSON line each as they end."""
     load = LoadOptions(
-        model, drafter, dtype.value, device, threads, profile, allow_stale_profile, live_costs, kv_memory=kv_memory
-    )
+        model, drafter, dtype.value, device, threads, profile, allow_stale_profile, live_costs, kv_memory=kv_memory,
+        generation_config=generation_config, chat=chat_settings(template, template_kwargs, parse_special),
+    )  # fmt: skip
     together = BatchOptions(batch, share, min_nodes)
     request: dict[str, Any] = {
         "policy": chosen.name,
         "max_tokens": max_tokens,
-        "temperature": temperature,
+        **({} if temperature is None else {"temperature": temperature}),
         "seed": seed,
         "raw": raw,
         "system": None if system is None else read_argument(system, "--system"),
@@ -119,7 +135,7 @@ def check_request(request: dict[str, Any], policy_options: dict[str, Any], load:
 
     name = request["policy"]
     make_policy(name, **policy_options)
-    Sampling(request["temperature"], request["seed"] or 0)
+    Sampling(request.get("temperature", 0.0), request["seed"] or 0)
     if request["block_size"] is not None and not POLICIES[name].drafts:
         raise UsageError(f"--block-size {request['block_size']} is not used by policy {name!r}, which never drafts")
     if request["raw"] and request["system"] is not None:
@@ -167,13 +183,24 @@ def _decode_sets(engine: Engine, sets: Sequence[PromptSet], request: dict[str, A
     talks = sum(len(prompt.turns) > 1 for _, prompt in rows)
     if talks:
         notice(f"{talks} of {len(rows)} prompts are conversations: only their `prompt` is decoded")
-    encoded = []
+    from ...prompts.units import Rendering, encode_prompt
+
+    if engine.codec is None:
+        raise UsageError("this model has no tokenizer")
+    rendering = Rendering(request.pop("raw"), request.pop("system"))
+    # The same for all but what a row asks for itself.
+    common = {
+        name: request.pop(name) for name in ("max_tokens", "temperature", "seed", "block_size") if name in request
+    }
+    params = replace(engine.defaults, end_ids=end_ids(engine, rendering.raw), **common)
+    encoded, asked = [], []
     for name, prompt in rows:
         try:
-            encoded.append(engine.encode(prompt.text, raw=request["raw"], system=request["system"]))
-        except RequestError as error:
-            raise RequestError(f"prompt set {name}, id {prompt.id}: {error}") from error
-    with closing(engine.generate_unordered(encoded, **{**request, "system": None})) as ended:
+            encoded.append(engine.encode(encode_prompt(engine.codec, prompt, rendering)))
+        except (RequestError, UsageError) as error:
+            raise type(error)(f"prompt set {name}, id {prompt.id}: {error}") from error
+        asked.append(replace(params, **prompt.settings))
+    with closing(engine.generate_unordered(encoded, asked, **request)) as ended:
         for index, generation in ended:
             name, prompt = rows[index]
             write_json({"index": index, "set": name, "id": prompt.id, **as_object(generation)}, results)

@@ -24,10 +24,10 @@ def bundled_prompts(count: int) -> list[str]:
     return [json.loads(line)["prompt"] for row in zip(*texts, strict=False) for line in row][:count]
 
 
-def encoded_prompts(codec: TextCodec, count: int) -> list[list[int]]:
-    """Token ids of the bundled prompts, with the chat template where there is one."""
-    raw = codec.tokenizer.chat_template is None
-    return [codec.encode(prompt, raw=raw) for prompt in bundled_prompts(count)]
+def encoded_prompts(codec: TextCodec, count: int, embedding_rows: int) -> list[list[int]]:
+    """Token ids of the bundled prompts, with the chat template where it takes them; ids that the model has only."""
+    encoded = [codec.encode_own(prompt) for prompt in bundled_prompts(count)]
+    return [[token_id for token_id in ids if token_id < embedding_rows] for ids in encoded]
 
 
 def mean_sorted(rounds: Sequence[np.ndarray], size: int) -> np.ndarray:

@@ -103,14 +103,15 @@ def measure_profile(
 def measure_gains(
     engine: Measurable, stand: Stand, options: MeasureOptions, *, until: Callable[[], bool]
 ) -> np.ndarray | None:
-    """Mean gains on bundled prompts; None for an engine without a tokenizer."""
-    if engine.codec is None:
+    """Mean gains on bundled prompts; None for an engine without a tokenizer or without room for an answer."""
+    spec = engine.state.target.spec
+    room = spec.context_limit - options.gain_tokens
+    if engine.codec is None or room < 1:
         return None
-    prompts = encoded_prompts(engine.codec, options.prompts)
-    room = engine.state.target.spec.context_limit - options.gain_tokens
+    prompts = [prompt[:room] for prompt in encoded_prompts(engine.codec, options.prompts, spec.embedding_rows)]
     return collect_gains(
         stand,
-        [prompt[:room] for prompt in prompts],
+        [prompt for prompt in prompts if prompt],
         tokens=options.gain_tokens,
         end_ids=frozenset(engine.codec.end_ids),
         max_nodes=options.max_nodes or default_max_nodes(engine),
