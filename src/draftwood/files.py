@@ -108,3 +108,27 @@ def text_of(path: Path) -> str:
         return decoded(path.read_bytes(), str(path))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
+
+
+def read_object(path: Path, error: Failure) -> dict[str, Any]:
+    """The JSON object in a file; numbers must be finite. Raises `error`, one line that names the file, with the "
+    "reason."""
+
+    def not_finite(text: str) -> Any:
+        raise ValueError(f"the number {text}")
+
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except IsADirectoryError as reason:
+        raise error(f"{path.name} is a folder: expected a file") from reason
+    except (OSError, UnicodeDecodeError) as reason:
+        raise error(f"{path.name}: {getattr(reason, 'strerror', None) or 'not UTF-8 text'}") from reason
+    if text.startswith("version https://git-lfs"):
+        raise error(f"{path.name} is a Git LFS pointer, not the file itself; run git lfs pull")
+    try:
+        found = json.loads(text, parse_constant=not_finite)
+    except (ValueError, RecursionError) as reason:
+        raise error(f"{path.name} is not JSON: {reason}") from reason
+    if not isinstance(found, dict):
+        raise error(f"{path.name}: expected a JSON object, found {type(found).__name__}")
+    return found

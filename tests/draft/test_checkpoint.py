@@ -267,3 +267,14 @@ def test_the_bundled_checkpoint_loads() -> None:
     pair.start(drafter, 0, pair.fill([12, 1728], 3, -1, 1))
     block = pair.scores(drafter, [pair.ask(0, 5, 12, 8)], 16)
     assert block.ids.shape == (1, 7, 1, 16) and (block.logp <= 0).all()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_not_finite_are_refused(
+    tmp_path: Path, config: dict[str, Any], tensors: dict[str, torch.Tensor], value: float
+) -> None:
+    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    tensors["layers.0.mlp.up_proj.weight"][0, 0] = value
+    assert "layers.0.mlp.up_proj.weight holds numbers that are not finite" in refusal(
+        pair.write_checkpoint(tmp_path, config, tensors)
+    )

@@ -54,12 +54,13 @@ def test_the_public_demo_config() -> None:
 
 def test_dflash_config_goes_before_the_top_level_and_then_the_default() -> None:
     assert parse(block_size=8).block_size == 8
-    assert parse(block_size=8, dflash_config=inner(block_size=6)).block_size == 6
+    assert parse(block_size=None, dflash_config=inner(block_size=6)).block_size == 6
+    assert parse(block_size=8, dflash_config=inner(block_size=8)).block_size == 8
     assert parse(block_size=8, dflash_config=inner(block_size=None)).block_size == 8
     assert parse(block_size=None).block_size == 16
     flat = parse(dflash_config=None, mask_token_id=7, target_layer_ids=[2, 0, 1])
     assert flat.mask_token_id == 7 and flat.target_layer_ids == (2, 0, 1)
-    scales = parse(input_embedding_scale=3, dflash_config=inner(output_multiplier=0.5, input_embedding_scale=2))
+    scales = parse(input_embedding_scale=2, dflash_config=inner(output_multiplier=0.5, input_embedding_scale=2))
     assert (scales.input_embedding_scale, scales.output_multiplier, scales.final_logit_softcapping) == (2.0, 0.5, None)
 
 
@@ -236,7 +237,15 @@ def test_the_sections_of_a_multimodal_rope_change_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "content, word", [(None, "no config.json"), (b"{", "JSON"), (b"[1]", "list"), (b"\xff", "JSON")]
+    "content, word",
+    [
+        (None, "no config.json"),
+        (b"{", "JSON"),
+        (b"[1]", "list"),
+        (b"\xff", "not UTF-8"),
+        (b'{"rms_norm_eps": Infinity}', "the number Infinity"),
+        (b"version https://git-lfs.github.com/spec/v1", "pointer"),
+    ],
 )
 def test_files_that_are_no_config(tmp_path: Path, content: bytes | None, word: str) -> None:
     if content is not None:
@@ -244,3 +253,55 @@ def test_files_that_are_no_config(tmp_path: Path, content: bytes | None, word: s
     with pytest.raises(ModelError, match=word) as caught:
         read_config(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_folder_in_place_of_the_config(tmp_path: Path) -> None:
+    (tmp_path / "config.json").mkdir()
+    with pytest.raises(ModelError, match=r"config\.json is a folder"):
+        read_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("layer_norm_eps", 1e-5), ("norm_type", "layernorm"), ("qk_norm", False), ("use_qk_norm", False),
+        ("attn_logit_softcapping", 50.0), ("query_pre_attn_scalar", 256), ("attention_multiplier", 0.1),
+        ("residual_multiplier", 0.5), ("logits_scaling", 8.0), ("logit_scale", 0.25), ("scale_embeddings", True),
+        ("rope_interleaved", True), ("is_neox_style", False), ("rotary_dim", 8), ("mlp_bias", True),
+        ("quantization_config", {"quant_method": "fp8"}), ("num_experts", 8), ("kv_lora_rank", 32),
+        ("attention_sinks", True), ("alibi", True), ("row_layout", "anchor_last"), ("hidden_activation", "gelu"),
+        ("parallel_residual", True), ("clip_qkv", 8.0), ("use_rope", False), ("anchor_offset", 0),
+    ],
+)  # fmt: skip
+def test_a_key_that_would_be_ignored_is_refused(name: str, value: object) -> None:
+    for changes, place in (({name: value}, name), ({"dflash_config": inner(**{name: value})}, f"dflash_config.{name}")):
+        line = refused(UnsupportedError, **changes)
+        assert name in line and repr(value) in line and (name == "hidden_activation" or place in line)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mlp_bias": False}, {"qk_norm": True}, {"residual_multiplier": 1.0}, {"alibi": None}, {"auto_map": {"x": "y"}},
+        {"_name_or_path": "x"}, {"dtype": "bfloat16"}, {"eos_token_id": 3}, {"attention_dropout": 0.1},
+        {"rope_interleaved": False}, {"tie_word_embeddings": True},
+    ],
+)  # fmt: skip
+def test_a_key_that_changes_nothing_is_accepted(changes: dict[str, Any]) -> None:
+    assert parse(**changes) == parse()
+
+
+@pytest.mark.parametrize(
+    "name, values", [("block_size", (8, 6)), ("mask_token_id", (7, 63)), ("target_layer_ids", ([0], [1]))]
+)
+def test_two_places_that_disagree_are_refused(name: str, values: tuple[Any, Any]) -> None:
+    line = refused(ModelError, **{name: values[0], "dflash_config": inner(**{name: values[1]})})
+    assert f"dflash_config.{name} {values[1]!r} contradicts {name} {values[0]!r}" in line
+
+
+def test_ids_of_the_other_convention_are_hinted_at() -> None:
+    for layer, hinted in ((9, True), (10, True), (11, False)):
+        config = parse(dflash_config=inner(target_layer_ids=[1, layer]))
+        with pytest.raises(ModelError, match=f"holds {layer}") as error:
+            check_layer_ids(config, 10)
+        assert ("each is one less here" in str(error.value)) == hinted

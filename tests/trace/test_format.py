@@ -229,3 +229,40 @@ def test_builder_refuses_what_a_trace_cannot_hold() -> None:
         builder.add_round(request, TraceRound(0, 1, 1, np.zeros((2, 40)), np.zeros((1, 40))))
     with pytest.raises(TraceError, match="never finished"):
         builder.build()
+
+
+def damaged(data: bytes, at: int, value: int) -> bytes:
+    return data[:at] + bytes([value]) + data[at + 1 :]
+
+
+def test_members_that_cannot_be_unpacked_give_one_line(tmp_path: Path) -> None:
+    """Another compression, a password, strong encryption: fields of the zip headers, changed in both places."""
+    path = tmp_path / "t.npz"
+    made_trace.every_position([5]).save(path)
+    whole = path.read_bytes()
+    central = whole.index(b"PK\x01\x02")
+    for offset, value, words in ((8, 9, "compression"), (6, 1, "encrypted"), (6, 0x40, "encryption")):
+        path.write_bytes(damaged(damaged(whole, offset, value), central + offset + 2, value))
+        with pytest.raises(TraceError, match=words) as error:
+            load(path)
+        assert "\n" not in str(error.value) and "t.npz" in str(error.value)
+
+
+def test_flipped_bits_give_one_line_or_the_same_trace(tmp_path: Path) -> None:
+    path = tmp_path / "t.npz"
+    trace = made_trace.every_position([5])
+    trace.save(path)
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(300):
+        at = int(rng.integers(len(whole)))
+        path.write_bytes(damaged(whole, at, whole[at] ^ (1 << int(rng.integers(8)))))
+        try:
+            found = load(path)
+        except TraceError as error:
+            refused += 1
+            assert "\n" not in str(error)
+        else:
+            assert found.requests.output_ids.tolist() == trace.requests.output_ids.tolist()
+    assert refused > 150

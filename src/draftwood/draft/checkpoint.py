@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from ..errors import ModelError, UnsupportedError
+from ..files import read_object
 from .config import DFlashConfig
 
 _WEIGHTS = "model.safetensors"
@@ -124,13 +124,16 @@ def check_tensors(config: DFlashConfig, header: Mapping[str, TensorInfo]) -> Non
 
 
 def load_tensors(header: Mapping[str, TensorInfo], dtype: torch.dtype, device: torch.device) -> dict[str, torch.Tensor]:
-    """Read the tensors of a checked header, cast to `dtype` on `device`."""
+    """Read the tensors of a checked header, cast to `dtype` on `device`. Raises ModelError for NaN or infinity."""
     tensors: dict[str, torch.Tensor] = {}
     for file in {info.file for info in header.values()}:
         with safe_open(file, framework="pt") as weights:
             for name, info in header.items():
                 if info.file == file:
-                    tensors[name] = weights.get_tensor(info.stored_name).to(device=device, dtype=dtype)
+                    tensor = weights.get_tensor(info.stored_name).to(device=device, dtype=dtype)
+                    if not torch.isfinite(tensor).all():
+                        raise ModelError(f"{file}: tensor {info.stored_name} holds numbers that are not finite")
+                    tensors[name] = tensor
     return tensors
 
 
@@ -140,16 +143,18 @@ def _weight_files(folder: Path) -> list[Path]:
         return [folder / _WEIGHTS]
     if not index.exists():
         raise ModelError(f"drafter {folder}: no weights: expected {_WEIGHTS} or {_INDEX}")
-    _check_file(index)
-    try:
-        shards = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-        names = sorted(set(shards))
-    except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{index}: expected a JSON object with a weight_map of file names") from error
-    return [folder / name for name in names]
+    shards = read_object(index, lambda line: ModelError(f"drafter {folder}: {line}")).get("weight_map")
+    if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
+        raise ModelError(f"{index}: expected a JSON object with a weight_map of file names")
+    for name in shards.values():
+        if Path(name).name != name:
+            raise ModelError(f"{index}: names {name!r}: expected a file in the same folder")
+    return [folder / name for name in sorted({*shards.values()})]
 
 
 def _check_file(file: Path) -> None:
+    if file.is_dir():
+        raise ModelError(f"{file}: a folder: expected the weights of the drafter")
     if not file.is_file():
         raise ModelError(f"{file}: no such file, though {_INDEX} names it")
     with file.open("rb") as opened:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -11,6 +10,8 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import ModelError, UnsupportedError
+from ..files import read_object
+from .keys import refuse_unread
 from .rope import read_rope
 
 Notify = Callable[[str], None]
@@ -85,12 +86,18 @@ class _Fields:
             raise ModelError(f"{where}: dflash_config {inner!r}: expected an object")
         self.where = where
         self.places: tuple[tuple[str, Mapping[str, Any]], ...] = (("dflash_config.", inner or {}), ("", config))
+        self.read = {"dflash_config"}
+        """Names that were asked for."""
 
     def get(self, name: str) -> Any:
-        for _, fields in self.places:
-            if fields.get(name) is not None:
-                return fields[name]
-        return None
+        self.read.add(name)
+        (_, inner), (_, outer) = self.places
+        if inner.get(name) is not None and outer.get(name) not in (None, inner[name]):
+            raise ModelError(
+                f"{self.where}: dflash_config.{name} {inner[name]!r} contradicts {name} {outer[name]!r}: expected "
+                "one value"
+            )
+        return outer.get(name) if inner.get(name) is None else inner[name]
 
     def integer(self, name: str, least: int) -> int | None:
         value = self.get(name)
@@ -126,15 +133,9 @@ def read_config(folder: Path) -> DFlashConfig:
     conventions that are not computed here.
     """
     path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ModelError(f"drafter {folder}: no config.json in it") from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ModelError(f"{path}: cannot be read as JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise ModelError(f"{path}: expected a JSON object, found {type(config).__name__}")
-    return parse_config(str(path), config)
+    if not path.exists():
+        raise ModelError(f"drafter {folder}: no config.json in it")
+    return parse_config(str(path), read_object(path, lambda line: ModelError(f"drafter {folder}: {line}")))
 
 
 def parse_config(where: str, config: Mapping[str, Any]) -> DFlashConfig:
@@ -151,7 +152,7 @@ def parse_config(where: str, config: Mapping[str, Any]) -> DFlashConfig:
     if head_dim % 2 or not head_dim:
         raise ModelError(f"{where}: head_dim {head_dim}: expected an even number, rotary halves it")
     num_layers = fields.required("num_hidden_layers")
-    return DFlashConfig(
+    found = DFlashConfig(
         where=where,
         hidden_size=hidden_size,
         intermediate_size=fields.required("intermediate_size"),
@@ -172,6 +173,8 @@ def parse_config(where: str, config: Mapping[str, Any]) -> DFlashConfig:
         output_multiplier=fields.positive("output_multiplier") or 1.0,
         final_logit_softcapping=fields.positive("final_logit_softcapping"),
     )
+    refuse_unread(where, fields.places, fields.read)
+    return found
 
 
 def default_target_layers(num_layers: int, num_target_layers: int) -> tuple[int, ...]:
@@ -215,7 +218,9 @@ def check_layer_ids(config: DFlashConfig, num_target_layers: int) -> None:
     """
     for layer in config.target_layer_ids or ():
         if layer > num_target_layers - 2:
-            raise _bad_layer(config.where, layer, f"0..{num_target_layers - 2}")
+            # Layer i of the other convention, an index into the hidden states with the embedding first, is i - 1 here.
+            hint = "; if they count the embedding as 0, each is one less here" if layer <= num_target_layers else ""
+            raise _bad_layer(config.where, layer, f"0..{num_target_layers - 2}{hint}")
 
 
 def _bad_layer(where: str, layer: object, span: str) -> ModelError:
@@ -279,5 +284,6 @@ def _refuse_dialects(fields: _Fields) -> None:
             raise UnsupportedError(
                 f"{fields.where}: {name} {fields.get(name)!r} belongs to {dialect} drafters: expected {ARCHITECTURE}"
             )
-    if fields.get("hidden_act") not in (None, "silu"):
-        raise UnsupportedError(f"{fields.where}: hidden_act {fields.get('hidden_act')!r}: expected 'silu'")
+    for name in ("hidden_act", "hidden_activation"):
+        if fields.get(name) not in (None, "silu"):
+            raise UnsupportedError(f"{fields.where}: {name} {fields.get(name)!r}: expected 'silu'")

@@ -96,15 +96,16 @@ class Engine:
     ) -> Engine:
         """Load a target and, when given or bundled, its drafter.
 
-        `model` is a hub id, a local folder, a .gguf file or `demo:smollm2`; `drafter` a DFlash checkpoint, `suffix`
-        (no training, any model) or several joined by `+`; `dtype` is auto, float32, bfloat16, float16 or float64.
-        `threads` is set for the whole process; None: what cores, affinity, cgroup quota and OMP_NUM_THREADS allow.
-        `cache_dir` None: the same folder as the command line's. `profile` is a measured cost profile or its file: one
-        of another machine, setting or pair is refused unless `allow_stale_profile`; without one, policies that need
-        costs measure a small one when they are first used. `live_costs` corrects it while decoding. `generation_config` "model" samples by
-        default as the checkpoint's own settings ask (as far as they can be honoured), "none" leaves them aside; None:
-        greedy, and settings that would change the text are named. `chat` says how conversations become prompts.
-        Notices go to the logger `draftwood`. Raises ModelError, UnsupportedError, CostError, UsageError.
+        `model` is a hub id, a local folder, a .gguf file or `demo:smollm2`; `drafter` a DFlash checkpoint,
+        `suffix` (no training, any model) or several joined by `+`; `dtype` is auto, float32, bfloat16, float16
+        or float64. `threads` is set for the whole process; None: what cores, affinity, cgroup quota and
+        OMP_NUM_THREADS allow. `cache_dir` None: the same folder as the command line's. `profile` is a measured
+        cost profile or its file: one of another machine, setting or pair is refused unless
+        `allow_stale_profile`; without one, policies that need costs measure a small one when they are first
+        used. `live_costs` corrects it while decoding. `generation_config` "model" samples by default as the
+        checkpoint's own settings ask (as far as they can be honoured), "none" leaves them aside; None: greedy,
+        and settings that would change the text are named. `chat` says how conversations become prompts. Notices
+        go to the logger `draftwood`. Raises ModelError, UnsupportedError, CostError, UsageError.
         """
         threads = use_threads(threads, LOGGER.warning)
         costs = CostProfile.load(profile) if isinstance(profile, str | Path) else profile

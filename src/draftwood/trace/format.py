@@ -46,7 +46,9 @@ round at every position but the last, each committing its one token, and nothing
 from __future__ import annotations
 
 import json
+import lzma
 import os
+import struct
 import zipfile
 import zlib
 from dataclasses import asdict, dataclass, fields, replace
@@ -178,12 +180,20 @@ def _read(path: Path) -> Trace:
             if not path.is_file():
                 raise TraceError("no such file")
             raise TraceError("cut short or not a trace (expected an .npz file)")
-        with np.load(path, allow_pickle=False) as archive:
+        # Opened here: numpy leaves the file open when the archive is damaged.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
     except OSError as error:
         raise TraceError(f"cannot be read ({error.strerror or error})") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, IndexError, struct.error) as error:
         raise TraceError("cut short or damaged") from error
+    except (NotImplementedError, RuntimeError) as error:  # of zipfile: a compression or an encryption that it lacks
+        reason = " ".join(str(error).split())
+        raise TraceError(
+            f"a member cannot be unpacked ({reason}): expected what numpy.savez_compressed writes"
+        ) from error
+    except MemoryError as error:
+        raise TraceError("damaged array (its shape asks for more memory than there is)") from error
     except ValueError as error:
         reason = "holds pickled objects, which are never loaded" if "pickle" in str(error) else "damaged array"
         raise TraceError(reason) from error

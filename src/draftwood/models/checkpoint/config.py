@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ModelError, UnsupportedError
+from ...files import read_object
 from ..source import Notify
 
 CONFIG = "config.json"
-_POINTER = "version https://git-lfs"
 
 IRRELEVANT = {
     "architectures": "the class that was saved; the type of model chooses",
@@ -80,7 +80,7 @@ def read_config(folder: Path, name: str, notify: Notify) -> Any:
     from huggingface_hub.errors import StrictDataclassError
     from transformers import CONFIG_MAPPING
 
-    raw = read_json(folder / CONFIG, f"model {name!r}")
+    raw = read_object(folder / CONFIG, lambda line: ModelError(f"model {name!r}: {line}"))
     kind = raw.get("model_type")
     if kind not in CONFIG_MAPPING:
         own = "its code is its own and never runs; " if "auto_map" in raw else ""
@@ -104,29 +104,6 @@ def read_config(folder: Path, name: str, notify: Notify) -> Any:
         raise ModelError(f"model {name!r}: {CONFIG}: {' '.join(str(error).split())}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ModelError(f"model {name!r}: {CONFIG}: {type(error).__name__}: {' '.join(str(error).split())}") from error
-
-
-def read_json(path: Path, what: str) -> dict[str, Any]:
-    """A JSON object from a file. Raises ModelError, after `what`, with the true reason when there is none."""
-
-    def not_finite(text: str) -> Any:
-        raise ValueError(f"the number {text}")
-
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except IsADirectoryError as error:
-        raise ModelError(f"{what}: {path.name} is a folder: expected a file") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ModelError(f"{what}: {path.name}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from error
-    if text.startswith(_POINTER):
-        raise ModelError(f"{what}: {path.name} is a Git LFS pointer, not the file itself; run git lfs pull")
-    try:
-        found = json.loads(text, parse_constant=not_finite)
-    except ValueError as error:
-        raise ModelError(f"{what}: {path.name} is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise ModelError(f"{what}: {path.name}: expected a JSON object, found {type(found).__name__}")
-    return found
 
 
 def context_limit(config: Any, name: str, notify: Notify) -> int:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from ...errors import ModelError, UnsupportedError
+from ...files import read_object
 from ..source import Notify
-from .config import read_json
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -129,7 +129,7 @@ def _files(folder: Path, name: str) -> list[Path]:
             also = f" (found {others[0]}, a pickle, which is never opened)" if others else ""
             raise ModelError(f"model {name!r}: no {SINGLE} and no {INDEX} in the folder{also}")
         return [folder / SINGLE]
-    shards = read_json(folder / INDEX, f"model {name!r}").get("weight_map")
+    shards = read_object(folder / INDEX, lambda line: ModelError(f"model {name!r}: {line}")).get("weight_map")
     if not isinstance(shards, dict) or not all(isinstance(shard, str) for shard in shards.values()):
         raise ModelError(f"model {name!r}: {INDEX}: weight_map: expected file names by tensor")
     for shard in sorted({*shards.values()}):
