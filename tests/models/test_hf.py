@@ -21,6 +21,7 @@ from draftwood.core import Visibility
 from draftwood.errors import ModelError, UnsupportedError, UsageError
 from draftwood.models.base import ReferenceModel, TargetModel
 from draftwood.models.hf import HFTarget
+from draftwood.models.probe import SHRUNK, shrunk_windows
 
 ARRAYS = ("token_ids", "pos", "kv_rows", "ancestors", "logit_rows", "tap_rows")
 
@@ -294,3 +295,53 @@ def test_a_model_that_looks_both_ways_is_refused() -> None:
     model.model.layers[1].self_attn.is_causal = False
     with pytest.raises(UnsupportedError, match="layer 1 attends in both directions"):
         HFTarget(model, SdpaBackend(), name="both")
+
+
+def test_windows_are_put_back() -> None:
+    model = copy.deepcopy(family("mistral", "float64").reference)
+    before = model.config.sliding_window
+    model.model.layers[0].self_attn.sliding_window = 100
+    with shrunk_windows(model):
+        assert model.config.sliding_window == model.model.layers[0].self_attn.sliding_window == SHRUNK < before
+    assert model.config.sliding_window == before and model.model.layers[0].self_attn.sliding_window == 100
+
+
+def test_the_probe_sees_a_large_window_that_only_the_mask_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As some models do: the mask is cut by the configuration, the attention call says nothing."""
+    from transformers.masking_utils import create_sliding_window_causal_mask
+    from transformers.models.llama import modeling_llama
+
+    model = copy.deepcopy(family("llama", "float64").reference)
+    monkeypatch.setattr(modeling_llama, "create_causal_mask", create_sliding_window_causal_mask)
+    model.config.sliding_window = 200
+    with pytest.raises(ModelError, match="attention probe differs"):
+        HFTarget(model, SdpaBackend(), name="window in the mask")
+
+
+def test_the_probe_looks_where_the_rotation_changes_its_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = copy.deepcopy(family("llama", "float64").reference)
+    model.config.rope_parameters = {**model.config.rope_parameters, "original_max_position_embeddings": 64}
+    inner = model.model.rotary_emb.forward
+    # Wrong beyond the original length, and only in packs: there a longer position stands beside.
+    monkeypatch.setattr(
+        model.model.rotary_emb,
+        "forward",
+        lambda x, position_ids: inner(x, position_ids=position_ids + (model.plan_seen and position_ids > 64)),
+    )
+    model.plan_seen = 0
+    call = model.forward
+    monkeypatch.setattr(
+        model, "forward", lambda *a, **k: (setattr(model, "plan_seen", int("plan" in k)), call(*a, **k))[1]
+    )
+    with pytest.raises(ModelError, match=r"differs .* at positions 52 to 75"):
+        HFTarget(model, SdpaBackend(), name="late rule")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_model_whose_own_logits_are_not_finite_is_said_to_be_that(value: float) -> None:
+    model = copy.deepcopy(family("llama", "float32").reference)
+    with torch.no_grad():
+        model.model.layers[0].mlp.down_proj.weight[0, 0] = value
+    with pytest.raises(ModelError, match="the model's own logits are not finite in float32") as error:
+        HFTarget(model, SdpaBackend(), name="broken")
+    assert "attention feature" not in str(error.value)

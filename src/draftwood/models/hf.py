@@ -10,34 +10,30 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from ..attention import ATTENTION_NAME, AttendOptions, AttentionBackend, ensure_registered
-from ..batch import Batch, RequestRows, build, upload
+from ..batch import Batch, upload
 from ..cache import KVPool, LayerSpec
-from ..core import Visibility
-from ..errors import ModelError, UnsupportedError
+from ..errors import UnsupportedError
 from ..linear import FewRowsLinear, use_few_rows, use_plain
+from . import probe
 from .base import TargetSpec
 
 KNOWN_LAYER_TYPES = ("full_attention", "sliding_attention")
-PROBE_ROWS = 16
 # Every model defines its attention as `eager`; other implementations may ignore soft-caps or sinks.
 NATIVE_ATTENTION = "eager"
 # Rope types that look at the largest position of the call: a neighbour in the pack would change a row's rotation.
 REFUSED_ROPES = ("dynamic", "longrope")
-# Largest difference between our attention and the model's own, as a share of the largest logit.
-PROBE_TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
 
 
 class HFTarget:
     """A transformers causal LM behind the `TargetModel` contract.
 
     Raises UnsupportedError for models whose attention Draftwood cannot compute (recurrent layers, position-dependent
-    ropes, models without the attention interface) and ModelError when the 16-token probe disagrees with the model's
-    own attention.
+    ropes, models without the attention interface) and ModelError when the probe disagrees with the model's own
+    attention.
     """
 
     def __init__(
@@ -63,7 +59,7 @@ class HFTarget:
             dtype=model.dtype,
             device=model.device,
         )
-        self._probe()
+        probe.check(self)
 
     @torch.inference_mode()
     def forward(self, batch: Batch, pool: KVPool, tap_layers: Sequence[int], taps: torch.Tensor | None) -> torch.Tensor:
@@ -104,6 +100,14 @@ class HFTarget:
             logits: torch.Tensor = self.model(input_ids=ids, use_cache=False, logits_to_keep=kept).logits[0]
         return logits
 
+    @torch.inference_mode()
+    def own_logits(self, token_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        """Logits (T, V) by the model's own attention, the rows at the given positions; for the probe."""
+        with self.as_shipped():
+            output = self.model(input_ids=token_ids[None], position_ids=position_ids[None], use_cache=False)
+        logits: torch.Tensor = output.logits[0]
+        return logits
+
     @contextmanager
     def as_shipped(self, attention: str = NATIVE_ATTENTION) -> Iterator[PreTrainedModel]:
         """The transformers model with its own attention and products, for the length of a `with` block."""
@@ -140,47 +144,6 @@ class HFTarget:
         if missing:
             raise UnsupportedError(f"layers {missing} make no keys and values of their own: not supported")
         return tuple(recorder.specs[layer] for layer in range(num_layers))
-
-    def _probe(self) -> None:
-        """Compare prefill and a tree on a short text with the model's own attention."""
-        rows = min(PROBE_ROWS, self.spec.context_limit)
-        ids = (np.arange(rows, dtype=np.int64) * 7919 + 13) % self.spec.vocab_size
-        ours = self._probe_logits(ids).double()
-        theirs = self.native_logits(ids.tolist()).double()
-        error = float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1.0))
-        tolerance = PROBE_TOLERANCE[self.spec.dtype]
-        if not error <= tolerance:
-            raise ModelError(
-                f"{self.spec.name}: attention probe differs from the model's own by {error:.2g} of the largest logit "
-                f"(at most {tolerance:.2g} allowed); this model needs an attention feature that Draftwood lacks"
-            )
-
-    def _probe_logits(self, ids: np.ndarray) -> torch.Tensor:
-        """Logits (T, V) of a text whose first half is prefilled and whose rest is a path of a tree.
-
-        Beside each node of the path stands a sibling. A model that ignores positions, carries a state from row to row
-        or keeps in its cache what is not a key or a value gives other logits here, though it prefills rightly.
-        """
-        half = len(ids) // 2
-        path = ids[half:]
-        pool = KVPool(self.spec.layers, kv_rows=2 * len(ids), dtype=self.spec.dtype, device=self.spec.device)
-        pool.open(0, 2 * len(ids))
-        first = np.arange(half, dtype=np.int64)
-        chunk = RequestRows(0, ids[:half], first, 0, (), pool.reserve(0, half), Visibility.CAUSAL, logits_from=0)
-        prefilled = self.forward(build([chunk]), pool, (), None)
-        pool.advance(0, half)
-        # Rows 2i and 2i + 1 are the sibling and the node of depth i; nodes are seen by what is deeper.
-        num_rows = 2 * len(path)
-        pos = half + np.arange(num_rows, dtype=np.int64) // 2
-        nodes = np.arange(1, num_rows, 2, dtype=np.int64)
-        visible = np.eye(num_rows, dtype=bool)
-        visible[:, nodes] |= pos[:, None] > pos[nodes]
-        tokens = np.stack([(path + 1) % self.spec.vocab_size, path], axis=1).reshape(-1)
-        words = (visible @ (np.int64(1) << np.arange(num_rows)))[:, None]
-        staged, prefix = pool.reserve(0, num_rows), pool.prefix(0)
-        tree = RequestRows(0, tokens, pos, half, prefix, staged, Visibility.ANCESTORS, words, logits_from=0)
-        verified = self.forward(build([tree]), pool, (), None)[nodes]
-        return torch.cat([prefilled, verified])
 
 
 class _ShapeRecorder:
