@@ -6,7 +6,7 @@ STAMP := $(VENV)/.draftwood-ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 
-.PHONY: setup demo test certify lint clean
+.PHONY: setup demo test certify models lint clean
 
 setup: $(STAMP)
 
@@ -29,6 +29,9 @@ test: $(STAMP)
 
 certify: $(STAMP)
 	$(BIN)/python benchmarks/certify.py $(ARGS)
+
+models: $(STAMP)
+	$(BIN)/python benchmarks/architectures.py --output docs/models.md $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

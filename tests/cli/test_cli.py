@@ -80,7 +80,7 @@ class TestGenerate:
         result = json.loads(captured.out)
         assert result == {
             "text": "né", "token_ids": [110, 233, 2], "prompt_tokens": 2, "finish_reason": "stop", "policy": "auto",
-            "seed": 11, "prefill_s": None, "decode_s": 0.5, "rounds": [{"rows": 17, "committed": 1}] * 2,
+            "seed": 11, "threads": 3, "prefill_s": None, "decode_s": 0.5, "rounds": [{"rows": 17, "committed": 1}] * 2,
         }  # fmt: skip
         assert "a library talks" in captured.err
 
@@ -299,6 +299,37 @@ class TestDemo:
         heading, rule, row = cli_demo.table([line], facts, 64, "markdown").splitlines()[:3]
         assert heading.startswith("| policy ") and row.startswith("| ar ")
         assert set(rule) <= set("|-: ") and rule.count("|") == heading.count("|") == row.count("|") == 8
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ([], "expected a command: generate, demo"),
+        (["generat"], "Did you mean 'generate'?"),
+        (["generate", DEMO, "hi", "--polic", "ar"], "--policy"),
+        (["generate", DEMO, "hi", "--policy", "autp"], "did you mean auto?"),
+        (["generate", "hi", DEMO], f"'hi' is no model here, but PROMPT '{DEMO}' is one: expected MODEL PROMPT"),
+        (["generate", DEMO, "hi", "--max-tokens", "1000000001"], "expected at most 1000000000"),
+        (["generate", DEMO, "hi", "--seed", str(10**20)], "expected a number of 64 bits"),
+        (["bench", DEMO, "--repeats", "1000000000"], "expected at most 1000"),
+        (["generate", DEMO, "hi", "--policy", "ar", "--chat-template-kwargs", "{"], "not JSON"),
+        (["generate", DEMO, "hi", "--policy", "ar", "--chat-template-kwargs", "[1]"], "expected a JSON object"),
+    ],
+)
+def test_stumbling_gives_one_helpful_line(line: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(line) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and words in captured.err and captured.err.count("\n") == 1
+
+
+def test_help_and_version_by_their_short_ways(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["--version"]) == 0
+    assert cli.run(["version"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == second
+    for line in (["-h"], ["generate", "-h"]):
+        assert cli.run(line) == 0
+        assert capsys.readouterr().out.startswith("Usage: draftwood")
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,7 +63,8 @@ class SdpaPlan:
         num_heads, num_rows, _ = q.shape
         if self._whole is not None:
             keys, values = pool_k[self._whole.kv].transpose(0, 1), pool_v[self._whole.kv].transpose(0, 1)
-            return self._attend_request(self._whole, q, keys, values, options)
+            # Some models view what they get; the others would copy it anyway.
+            return self._attend_request(self._whole, q, keys, values, options).contiguous()
         out = q.new_zeros(num_rows, num_heads, v.shape[-1])
         for request in self._requests:
             keys = pool_k[request.kv].transpose(0, 1)  # (G, S, E)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import typer
 
@@ -26,6 +27,7 @@ from .commands.version import version
 from .io import ReaderGone, complain, drop_stdout, flush_stdout, prepare_streams
 from .policies import with_policy_options
 
+HELP = {"help_option_names": ["-h", "--help"]}
 FAILED = 1
 WRONG_USE = 2
 INTERRUPTED = 130
@@ -58,10 +60,23 @@ def make_app(arguments: Sequence[str]) -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
+        context_settings=HELP,
     )
+    app.callback(invoke_without_command=True)(_top)
     for name, command in COMMANDS.items():
-        app.command(name)(with_policy_options(command, asked=name in arguments[:1]))
+        app.command(name, context_settings=HELP)(with_policy_options(command, asked=name in arguments[:1]))
     return app
+
+
+def _top(
+    context: typer.Context,
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Lossless tree speculative decoding with a one-pass block drafter."""
+    if show_version:
+        version()
+    elif context.invoked_subcommand is None:
+        raise UsageError(f"expected a command: {', '.join(COMMANDS)} (draftwood --help says what they do)")
 
 
 def run(arguments: Sequence[str]) -> int:

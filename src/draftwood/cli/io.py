@@ -74,6 +74,11 @@ def stdout_for_results() -> Iterator[TextIO]:
         yield stream
 
 
+def plural(count: int, noun: str) -> str:
+    """`1 thread`, `2 threads`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def write_json(value: Any, stream: TextIO | None = None) -> None:
     """Exactly one JSON object and a line end, in ASCII; numbers that are not finite become null."""
     write(json_line(value), stream)

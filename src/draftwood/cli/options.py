@@ -32,19 +32,37 @@ class Switch(str, Enum):
     OFF = "off"
 
 
+MOST = 10**9
+"""Largest count of anything: no run of more tokens, prompts or rows ends in a lifetime."""
+
+
 def integer(text: str) -> int:
-    """Parse a whole number; the error names what was given."""
+    """Parse a whole number that fits 64 bits; the error names what was given."""
     try:
-        return int(text)
+        value = int(text)
     except ValueError as error:
         raise typer.BadParameter(f"{text!r} is not a whole number") from error
+    if abs(value) >= 2**63:
+        raise typer.BadParameter(f"{text} is out of range, expected a number of 64 bits")
+    return value
 
 
 def at_least_one(text: str) -> int:
     """Parse a whole number that is at least 1."""
+    return _count(text, MOST)
+
+
+def few(text: str) -> int:
+    """Parse how often something is done: few enough to live to see the end."""
+    return _count(text, 1000)
+
+
+def _count(text: str, most: int) -> int:
     value = integer(text)
     if value < 1:
         raise typer.BadParameter(f"{value} is out of range, expected at least 1")
+    if value > most:
+        raise typer.BadParameter(f"{value} is out of range, expected at most {most}")
     return value
 
 

@@ -95,6 +95,13 @@ class CostProfile:
             notes={name: value for name, value in data.items() if name not in schema.FIELDS},
         )
 
+    @property
+    def unfit(self) -> str | None:
+        """Why these are no facts about the machine, if they were measured beside other work; None if they are."""
+        measured = self.notes.get("measured")
+        found = measured.get("unfit") if isinstance(measured, Mapping) else None
+        return None if found is None else str(found)
+
     @classmethod
     def load(cls, path: str | Path) -> CostProfile:
         """Read a profile; raises CostError with the file's name first."""

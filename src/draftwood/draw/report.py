@@ -29,11 +29,13 @@ def html_report(
     prompt: str = "",
     first_text: str = "",
     facts: Mapping[str, str] | None = None,
+    opened: int | None = None,
 ) -> str:
     """The page for one generation.
 
     `first_text` is what the token of the prefill, which belongs to no round, added to the text; `facts` are shown as
-    a table (model, policy, machine, ...). All text is escaped, and control characters are made visible.
+    a table (model, policy, machine, ...); the tree of round `opened` is shown at first. All text is escaped, and
+    control characters are made visible.
     """
     heading = escape(visible_title(title))
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -41,11 +43,12 @@ def html_report(
     table = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in rows)
     table = f"<table>{table}</table>" if rows else ""
     shown = [_round_parts(item) for item in rounds]
+    shown_first = "" if opened is None else f' data-open="{opened}"'
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width,initial-scale=1">',
-        f"<title>{heading}</title><style>{PAGE_CSS}{TREE_CSS}</style></head><body>",
+        f"<title>{heading}</title><style>{PAGE_CSS}{TREE_CSS}</style></head><body{shown_first}>",
         f"<header><h1>{heading}</h1>{table}</header>",
         f"<section><h2>Prompt</h2><pre>{_running_text(prompt)}</pre></section>" if prompt else "",
         "<section><h2>Text by round</h2>",

@@ -58,6 +58,6 @@ PAGE_JS = """
     event.preventDefault();
     choose(at + step, true);
   });
-  choose(order.indexOf(location.hash.slice(1)), false);
+  choose(order.indexOf(location.hash.slice(1) || document.body.dataset.open), false);
 })();
 """

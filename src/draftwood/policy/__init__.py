@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any
 
 from ..cost.profile import CostProfile
@@ -22,7 +23,9 @@ POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in (Ar, Chai
 def policy_options(name: str) -> dict[str, Option]:
     """Return the options that a policy takes, by the name a user gives; raises UsageError for an unknown policy."""
     if name not in POLICIES:
-        raise UsageError(f"policy {name!r}: expected one of {', '.join(POLICIES)}")
+        close = get_close_matches(str(name), POLICIES, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise UsageError(f"policy {name!r}: expected one of {', '.join(POLICIES)}{hint}")
     return options_of(POLICIES[name])
 
 

@@ -29,7 +29,7 @@ from draftwood.engine.measuring.plan import (
     quick_plan,
 )
 from draftwood.engine.measuring.profile import MeasureOptions, load_partial, measure_profile
-from draftwood.engine.measuring.sampler import Log, Sampler, disturbances, spread
+from draftwood.engine.measuring.sampler import Log, Sampler, disturbances, spread, unfit
 from draftwood.engine.measuring.stand import Cell, Sample, Stand, drift
 from draftwood.errors import CostError, UsageError
 from draftwood.policy import make_policy
@@ -335,6 +335,31 @@ class TestDisturbed:
         again = CostProfile.from_json(json.loads(json.dumps(profile.to_json())))
         assert again.notes["measured"]["disturbed"] == list(disturbances(log, self.PLAN.cells())) != []
         assert again.notes["measured"]["seconds"] == pytest.approx(log.elapsed_s)
+
+    def test_what_differs_by_half_is_no_fact(self) -> None:
+        plan = Plan((1, 8, 9, 64), (100,), 2, bisect=False)
+
+        def judged(cost: Callable[[Cell, int], float]) -> str | None:
+            log = sampled(FakeRunner(cost), plan)
+            found = assemble(log, plan, mean_gains=None, identity=HERE, dtype="float32").unfit
+            assert found == unfit(log, plan.cells())
+            return found
+
+        assert judged(straight) is None
+        assert judged(lambda cell, number: straight(cell) * (1.4 if number > 5 else 1.0)) is None
+        slow = judged(lambda cell, number: straight(cell) * (5.0 if number % 3 == 0 else 1.0))
+        assert slow is not None and "differ by more than half" in slow
+        log = Log(reference_s=[1.0, 1.0, 2.0, 2.0])
+        assert unfit(log, []) == "its reference round changed by more than half"
+
+    def test_doubtful_cells_are_repeated(self) -> None:
+        """A disturbance of a moment is outvoted: the median of more repeats is the cost at rest."""
+        plan = Plan((1, 8, 9, 64), (100,), 2, bisect=False)
+        log = sampled(FakeRunner(lambda cell, number: straight(cell) * (5.0 if number in (3, 4) else 1.0)), plan)
+        counts = {cell.rows: log.count(cell) for cell in plan.cells()}
+        assert sorted(counts.values())[0] == 2 and max(counts.values()) == 5
+        for cell in plan.cells():
+            assert np.median(log.verify(cell)) == pytest.approx(straight(cell))
 
     def test_spread_is_a_standard_deviation(self) -> None:
         values = np.random.default_rng(0).normal(5.0, 0.3, 20_000)

@@ -16,6 +16,7 @@ from draftwood.engine import Engine
 from draftwood.engine import engine as engine_module
 from draftwood.engine.identity import identity_key, identity_of
 from draftwood.engine.loading import Parts
+from draftwood.engine.measuring import assemble
 from draftwood.engine.measuring.probe import PROBE_SECONDS, PROFILES, probed_profile
 from draftwood.errors import CostError, RequestError, UsageError
 from draftwood.models.source import ModelSource
@@ -29,6 +30,11 @@ def pair(tmp_path: Path) -> Pair:
     made = clocked_pair(tmp_path, codec=True)
     made.engine.identity = HERE
     return made
+
+
+def make_folder(path: Path) -> Path:
+    path.mkdir()
+    return path
 
 
 def probe(pair: Pair, folder: Path | None, said: list[str]) -> CostProfile:
@@ -55,6 +61,19 @@ class TestProbe:
         assert len(said) == 1 and len(pair.target.batches) == forwards
         assert again.to_json() == first.to_json()
         assert [path.name for path in (tmp_path / PROFILES).iterdir()] == [f"{identity_key(HERE)}.json"]
+
+    def test_a_disturbed_hour_is_not_kept(self, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        said: list[str] = []
+        with monkeypatch.context() as busy:
+            busy.setattr(assemble, "unfit", lambda log, cells: "it was busy")
+            first = probe(pair, tmp_path, said)
+        assert first.unfit == "it was busy" and len(said) == 2
+        assert "disturbed meanwhile (it was busy)" in said[1] and "the next start measures again" in said[1]
+        assert not (tmp_path / PROFILES).exists()
+        first.save(make_folder(tmp_path / PROFILES) / f"{identity_key(HERE)}.json")  # as an older version kept it
+        second = probe(pair, tmp_path, said)
+        assert second.unfit is None and "measuring a quick one" in said[2] and len(said) == 3
+        assert probe(pair, tmp_path, said).to_json() == second.to_json() and len(said) == 3
 
     def test_another_identity_measures_again(self, pair: Pair, tmp_path: Path) -> None:
         said: list[str] = []
@@ -100,12 +119,13 @@ class TestProbe:
 class TestEngine:
     def test_auto_is_the_default_and_measures_once(self, pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
         first = pair.engine.generate([[1, 2, 3]], max_tokens=12)[0]
-        assert first.policy == "auto" and len(caplog.messages) == 1
+        assert first.policy == "auto" and sum("measuring" in line for line in caplog.messages) == 1
         plain = pair.engine.generate([[1, 2, 3]], policy="ar", max_tokens=12)[0]
         assert first.token_ids == plain.token_ids
         pair.engine.codec = None
         (last,) = [piece.output for piece in pair.engine.stream([1, 2, 3], max_tokens=12) if piece.output]
-        assert last.policy == "auto" and last.token_ids == plain.token_ids and len(caplog.messages) == 1
+        assert last.policy == "auto" and last.token_ids == plain.token_ids
+        assert sum("measuring" in line for line in caplog.messages) == 1
         assert all(record.predicted_s is not None for record in last.rounds)
 
     @pytest.mark.parametrize("policy", ["cast", "caddtree", "ratio", "auto"])

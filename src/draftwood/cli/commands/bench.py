@@ -14,7 +14,7 @@ from ...errors import UsageError
 from ...files import check_folder, write_file
 from ..evidence import adopt_profile, end_ids, load_profile, names, numbers, prompt_sets, render_units
 from ..grids import encoding_of
-from ..io import notice, stdout_for_results, write, write_json
+from ..io import notice, plural, stdout_for_results, write, write_json
 from ..load import LoadOptions, check_pair, load_engine
 from ..options import (
     BlockOption,
@@ -36,6 +36,7 @@ from ..options import (
     SystemOption,
     ThreadsOption,
     at_least_one,
+    few,
     number,
 )
 from ..progress import progress, waiting_for
@@ -67,7 +68,7 @@ SeedsOption = Annotated[
     str | None, typer.Option("--seeds", "--seed", metavar="N,N,...", help="Seeds of sampling; default 0.")
 ]
 RepeatsOption = Annotated[
-    int | None, typer.Option("--repeats", parser=at_least_one, metavar="N", help="Runs of every prompt; default 1.")
+    int | None, typer.Option("--repeats", parser=few, metavar="N", help="Runs of every prompt; default 1.")
 ]
 TimerOption = Annotated[
     str | None,
@@ -329,7 +330,7 @@ def _write_reports(job: _Job, run: BenchRun, where: dict[str, Any], samples: Seq
     hardware = where["hardware"]
     facts = {
         "command": " ".join(where["argv"]),
-        "machine": f"{hardware['device_name']}, {hardware['threads']} threads, {hardware['dtype']}",
+        "machine": f"{hardware['device_name']}, {plural(hardware['threads'], 'thread')}, {hardware['dtype']}",
         "revision": f"{where['git']['revision']}{' (dirty)' if where['git']['dirty'] else ''}",
         "versions": ", ".join(f"{name} {version}" for name, version in where["versions"].items()),
     }

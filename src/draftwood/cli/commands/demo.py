@@ -10,7 +10,7 @@ import typer
 
 from ...models.machine import processor_name
 from ..grids import grid_lines, is_unicode
-from ..io import stdout_for_results, write, write_json
+from ..io import plural, stdout_for_results, write, write_json
 from ..load import LoadOptions, check_pair, load_engine
 from ..options import (
     DeviceOption,
@@ -101,7 +101,7 @@ def table(lines: Sequence[DemoLine], facts: dict[str, Any], max_tokens: int, sty
         near = f" ({line.near_ties} of {line.prompts})" if line.near_ties else ""
         grid.add_row(line.label, _number(line.tokens_per_s), *speedups, *means, line.same_output + near)
     where = (
-        f"{facts['processor']}, {facts['device']}, {facts['dtype']}, {facts['threads']} threads, "
+        f"{facts['processor']}, {facts['device']}, {facts['dtype']}, {plural(facts['threads'], 'thread')}, "
         f"torch {facts['torch']}; {lines[0].prompts} prompts x {max_tokens} tokens, greedy"
     )
     note = "committed and rows: means per round. All policies run in one eager engine on a small target."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
@@ -112,6 +113,7 @@ def generate(
     text = "" if prompt is None else read_prompt(prompt)
     if not text and not sets:
         raise UsageError("prompt is empty: expected at least one character")
+    check_swapped(model, text)
     check_request(request, chosen.options, load)
     load = replace(load, config=together.config(request["policy"]))
     with stdout_for_results() as results:
@@ -123,9 +125,19 @@ def generate(
         if sets:
             _decode_sets(engine, sets, request, results)
         elif as_json:
-            write_json(as_object(engine.generate([text], **request)[0]), results)
+            write_json({**as_object(engine.generate([text], **request)[0]), "threads": engine.threads}, results)
         else:
             _stream(engine, text, request, results)
+
+
+def check_swapped(model: str, prompt: str) -> None:
+    """Raise UsageError where PROMPT names a model on this machine and MODEL does not."""
+    from ...models.source import DEMO_NAME, resolve_model
+
+    path = Path(prompt).expanduser() if len(prompt) < 1000 and "\n" not in prompt else Path("/")
+    named = prompt == DEMO_NAME or (path / "config.json").is_file() or (path.suffix == ".gguf" and path.is_file())
+    if named and resolve_model(model).kind == "hub":
+        raise UsageError(f"model {model!r} is no model here, but PROMPT {prompt!r} is one: expected MODEL PROMPT")
 
 
 def check_request(request: dict[str, Any], policy_options: dict[str, Any], load: LoadOptions) -> None:
@@ -203,7 +215,10 @@ def _decode_sets(engine: Engine, sets: Sequence[PromptSet], request: dict[str, A
     with closing(engine.generate_unordered(encoded, asked, **request)) as ended:
         for index, generation in ended:
             name, prompt = rows[index]
-            write_json({"index": index, "set": name, "id": prompt.id, **as_object(generation)}, results)
+            write_json(
+                {"index": index, "set": name, "id": prompt.id, **as_object(generation), "threads": engine.threads},
+                results,
+            )
 
 
 def _stream(engine: Engine, prompt: str, request: dict[str, Any], results: TextIO) -> None:

@@ -145,6 +145,8 @@ def _write(
             "tokens": str(len(shown.generation.token_ids)),
             "mean committed": "-" if mean is None else f"{mean:.2f}",
         }
-        page = html_report(shown.rounds, title="Draftwood", prompt=prompt, first_text=shown.first_text, facts=facts)
+        page = html_report(
+            shown.rounds, title="Draftwood", prompt=prompt, first_text=shown.first_text, facts=facts, opened=round_index
+        )
         save_report(html, page)
         notice(f"wrote {html}")

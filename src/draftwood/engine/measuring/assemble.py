@@ -13,7 +13,7 @@ from ...cost.steps import pinned_steps
 from ...cost.tables import BatchCosts
 from ...errors import CostError
 from .plan import Plan
-from .sampler import Log, disturbances, spread
+from .sampler import Log, disturbances, spread, unfit
 from .stand import Cell, Sample
 
 
@@ -35,7 +35,7 @@ def assemble(
     batch = _batch(log, plan, contexts)
     counts = [1, *(batch.counts if batch is not None else ())]
     flat = [cell for line in cells for cell in line]
-    disturbed = disturbances(log, [*flat, *(batch.cells if batch is not None else ())])
+    measured = [*flat, *(batch.cells if batch is not None else ())]
     return CostProfile(
         rows=np.array(rows, np.int64),
         contexts=np.array(contexts, np.int64),
@@ -55,7 +55,8 @@ def assemble(
                 "seconds": log.elapsed_s,
                 "least_repeats": min(log.count(cell) for cell in flat),
                 "planned_repeats": plan.repeats,
-                "disturbed": list(disturbed),
+                "disturbed": list(disturbances(log, measured)),
+                "unfit": unfit(log, measured),
             }
         },
     )

@@ -43,7 +43,13 @@ def probed_profile(
     kept = "kept for the next start" if path is not None else "for this engine only"
     notify(f"no cost profile: measuring a quick one, at most {PROBE_SECONDS:.0f} s, {kept} (see draftwood profile)")
     profile = _measure(engine, clock)
-    if path is not None:
+    if profile.unfit is not None:
+        notify(
+            f"the machine was disturbed meanwhile ({profile.unfit}): these costs serve this engine only, the next "
+            "start "
+            "measures again"
+        )
+    elif path is not None:
         _keep(profile, path, notify)
     return profile
 
@@ -74,6 +80,8 @@ def _cached(path: Path, engine: Measurable, notify: Notify) -> CostProfile | Non
         profile.check_identity(engine.identity)
     except CostError as error:
         notify(f"the cached cost profile cannot be used ({error})")
+        return None
+    if profile.unfit is not None:
         return None
     # A probe that ran out of time before it saw a round serves every policy but `cast`: it is worth another try.
     return profile if profile.mean_gains is not None or engine.codec is None else None

@@ -16,6 +16,7 @@ from .stand import Cell, Sample
 
 _REFERENCES = 16
 _LEAST_INTERVAL = 8
+_MORE_REPEATS = 3  # of cells whose repeats differ by much
 _ESSENTIAL = 2  # cells that are measured whatever the budget: the two ends of the grid
 _SIGMA = 0.68
 
@@ -140,6 +141,16 @@ class Sampler:
             self._wanted |= dict.fromkeys(fresh, plan.repeats)
             if not self._sweeps(fresh):
                 return False
+        return self._again(cells)
+
+    def _again(self, cells: list[Cell]) -> bool:
+        """Repeat the cells that are in doubt, a few times over; what helps against a disturbance of a moment."""
+        for _ in range(_MORE_REPEATS):
+            doubtful = [cell for cell in cells if is_wild(self._log.verify(cell))]
+            for cell in doubtful:
+                if not self._affordable():
+                    return True
+                self._log.samples[cell].append(self._measure(cell))
         return True
 
     def _sweeps(self, cells: list[Cell]) -> bool:
@@ -187,6 +198,27 @@ class Sampler:
         if self._budget_s is None or self._rounds < _ESSENTIAL:
             return True
         return self._clock() - self._start_s + self._slowest_s <= self._budget_s
+
+
+def is_wild(seconds: Sequence[float] | np.ndarray) -> bool:
+    """Whether repeats of one cell differ by more than half: no machine at rest does that."""
+    return len(seconds) >= 2 and bool(max(seconds) > 1.5 * min(seconds))
+
+
+def unfit(log: Log, cells: Iterable[Cell]) -> str | None:
+    """Why these numbers are no facts about the machine: its costs changed by half meanwhile; None if they are.
+
+    A reference round that drifts, or repeats that differ, by so much come from other work on the machine.
+    """
+    reference = log.reference_s
+    half = len(reference) // 2
+    if half >= 2 and is_wild([float(np.median(reference[:half])), float(np.median(reference[-half:]))]):
+        return "its reference round changed by more than half"
+    repeated = [log.verify(cell) for cell in cells if log.count(cell) >= 2]
+    wild = sum(is_wild(seconds) for seconds in repeated)
+    return (
+        f"repeats of {wild} of {len(repeated)} cells differ by more than half" if wild > 0.25 * len(repeated) else None
+    )
 
 
 def disturbances(log: Log, cells: Iterable[Cell]) -> tuple[str, ...]:
