@@ -16,6 +16,8 @@ from draftwood.errors import UsageError
 from draftwood.policy import make_policy
 from draftwood.verify import chooser
 
+pytestmark = pytest.mark.portable
+
 
 def test_greedy_gap_is_the_models_own() -> None:
     unit = units()[0]

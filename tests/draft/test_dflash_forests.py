@@ -19,6 +19,8 @@ from draftwood.errors import PoolExhaustedError
 from draftwood.tree.layout import check_integrity
 from draftwood.tree.oracle import grow_by_sorting
 
+pytestmark = pytest.mark.portable
+
 DOUBLE = torch.float64
 BLOCK = 5
 NOTHING = np.empty(0, np.int64)

@@ -27,6 +27,8 @@ from draftwood.core import Sampling
 from draftwood.draft.suffix import SuffixDrafter
 from draftwood.draft.union import UnionDrafter
 
+pytestmark = pytest.mark.portable
+
 ABOVE = {"ddtree1": 1.5, "chain": 2.5, "ddtree7": 2.5, "ddtree64": 2.5}
 
 each_model = pytest.mark.parametrize(("name", "dtype"), [(name, dtype) for name in FAMILIES for dtype in DTYPES])

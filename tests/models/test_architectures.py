@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 from architectures import DIFFERENT, EXACT, REFUSED, Result, judge, model_types, table
 
+pytestmark = pytest.mark.portable
+
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 JUDGED = {
     "gpt2": EXACT, "gpt_neox": EXACT, "phi3": EXACT, "starcoder2": EXACT, "cohere2": EXACT, "granite": EXACT,
-    "glm4": EXACT, "olmo2": EXACT, "deepseek_v3": EXACT, "afmoe": EXACT,
-    "mamba": REFUSED, "falcon": REFUSED, "llama4_text": REFUSED, "diffllama": REFUSED,
+    "glm4": EXACT, "olmo2": EXACT, "deepseek_v3": EXACT, "afmoe": EXACT, "gemma": EXACT, "gemma3_text": EXACT,
+    "gpt_bigcode": EXACT, "gpt_oss": EXACT, "mixtral": EXACT, "jetmoe": EXACT, "opt": EXACT, "exaone4": EXACT,
+    "qwen2_moe": EXACT, "minimax_m2": EXACT, "modernbert-decoder": EXACT, "vaultgemma": EXACT, "ctrl": EXACT,
+    "mamba": REFUSED, "falcon": REFUSED, "llama4_text": REFUSED, "diffllama": REFUSED, "rwkv": REFUSED,
+    "stablelm": REFUSED, "recurrent_gemma": REFUSED, "bloom": REFUSED,
 }  # fmt: skip
 
 

@@ -23,6 +23,8 @@ from draftwood.models.base import ReferenceModel, TargetModel
 from draftwood.models.hf import HFTarget
 from draftwood.models.probe import SHRUNK, shrunk_windows
 
+pytestmark = pytest.mark.portable
+
 ARRAYS = ("token_ids", "pos", "kv_rows", "ancestors", "logit_rows", "tap_rows")
 
 

@@ -22,6 +22,8 @@ from draftwood.trace.format import Trace, load
 from draftwood.trace.record import EveryPosition, RecordOptions, record
 from draftwood.trace.replay import replay
 
+pytestmark = pytest.mark.portable
+
 OPTIONS = RecordOptions(max_tokens=TOKENS, end_ids=frozenset())
 COSTS = profile()
 CASES: dict[str, tuple[str, dict[str, int]]] = {
