@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,7 +14,17 @@ from made_samples import sample
 
 from draftwood.bench.plan import BenchRow, Panel, rows_of
 from draftwood.bench.runner import Sample
-from draftwood.bench.summary import OVERALL, Line, Verdicts, line_json, summarise_panel
+from draftwood.bench.stats import expanded_tail
+from draftwood.bench.summary import (
+    OVERALL,
+    Line,
+    Verdicts,
+    is_loop,
+    line_json,
+    repeated_share,
+    summarise_panel,
+)
+from draftwood.bench.tables import notes
 from draftwood.errors import UsageError
 
 CHAIN: dict[str, Any] = {"committed": [2, 1], "rows": [4, 2], "drafted": [True, False]}
@@ -110,12 +120,65 @@ def test_intervals_agree_with_scipy() -> None:
     check = scipy.stats.bootstrap(
         (plain, ours), lambda a, b, axis=-1: a.sum(axis) / b.sum(axis), paired=True, vectorized=True,
         n_resamples=10_000, method="percentile", rng=np.random.default_rng(1),
+        confidence_level=1 - 2 * expanded_tail(12, 0.025),
     ).confidence_interval  # fmt: skip
     assert found.intervals["speedup_over_ar"] == pytest.approx((check.low, check.high), rel=0.02)
     assert found.sign_over_ar is not None
     wins = int((ours < plain).sum())
     assert found.sign_over_ar.wins == wins
     assert found.sign_over_ar.p_value == pytest.approx(scipy.stats.binomtest(wins, 12).pvalue)
+
+
+class TestDoubts:
+    """What makes a table say less than it seems to."""
+
+    LOOP: ClassVar = [*range(8), *[8, 9, 10, 11] * 8]
+    PROSE: ClassVar = list(range(40))
+
+    def run(self, texts: dict[str, list[int]], seconds: dict[str, float]) -> list[Line]:
+        samples = [
+            replace(sample(row, prompt, seconds.get(f"{row} {prompt}", 4.0)), token_ids=text)
+            for prompt, text in texts.items()
+            for row in ("ar", "chain", "auto")
+        ]
+        lines = lines_of(samples)
+        return [line for line in lines if line.set_name != OVERALL]
+
+    def test_share_of_repeated_grams_by_hand(self) -> None:
+        assert repeated_share([1, 2, 3, 4, 5]) == 0.0 == repeated_share([1, 2, 3])
+        assert repeated_share([1] * 8) == pytest.approx(1 - 1 / 5)
+        assert repeated_share([1, 2, 1, 2, 1, 2], size=2) == pytest.approx(1 - 2 / 5)
+        assert is_loop(self.LOOP) and not is_loop(self.PROSE) and not is_loop([1] * 20)
+
+    def test_loops_are_counted_and_left_out(self) -> None:
+        seconds = {"auto p": 2.0, "auto q": 0.4}  # twice as fast on prose, ten times on the loop
+        found = by_label(self.run({"p": self.PROSE, "q": self.LOOP}, seconds))["auto"]
+        assert (found.loops, found.prompts) == (1, 2)
+        assert found.over_ar_without_loops == pytest.approx(2.0) and found.speedup_over_ar > 2.5
+        said = "\n".join(notes(self.run({"p": self.PROSE, "q": self.LOOP}, seconds), None))
+        assert "1 of 2 answers are loops" in said and "auto 2.00x" in said
+        assert "loops" not in "\n".join(notes(self.run({"p": self.PROSE, "r": self.PROSE}, {}), None))
+
+    def test_one_prompt_has_no_interval(self) -> None:
+        lines = self.run({"p": self.PROSE}, {"auto p": 2.0})
+        assert all(line.intervals == {} for line in lines)
+        assert by_label(lines)["auto"].speedup_over_ar == pytest.approx(2.0)
+        assert "one prompt: no interval can be given" in notes(lines, None)
+
+    def test_drift_is_noticed(self) -> None:
+        texts = {f"p{at}": self.PROSE for at in range(10)}
+        slower = {f"{row} p{at}": 6.0 for row in ("ar", "chain", "auto") for at in range(5, 10)}
+        lines = self.run(texts, slower)
+        assert by_label(lines)["ar"].drift == pytest.approx(1.5)
+        assert any("took 1.50 x as long in the later half" in note for note in notes(lines, None))
+        assert not any("drifted" in note for note in notes(self.run(texts, {}), None))
+        assert by_label(self.run({"p": self.PROSE}, {}))["ar"].drift is None
+
+    def test_near_ties_are_explained(self) -> None:
+        lines = self.run({"p": self.PROSE, "q": self.PROSE}, {})
+        assert not any("rounding" in note for note in notes(lines, None))
+        lines = [replace(line, near_ties=1) for line in lines]
+        assert any(note.startswith("near-tie: equal but for rounding") for note in notes(lines, None))
 
 
 class TestGate:

@@ -89,7 +89,20 @@ def test_a_new_request_starts_from_the_engines_mean() -> None:
     assert not policy.wants_draft(fresh, COSTS), "the last request showed that it does not pay"
     skipped = observe(policy, fresh, nodes=0, accepted=0, drafted=False)
     assert skipped.request.rate.tokens == pytest.approx(0.9 * 5 * 4 + 1), "the rate starts from the profile"
-    assert policy.wants_draft(skipped, COSTS), "the first probe comes after one round"
+    for waited in range(1, 16):
+        assert not policy.wants_draft(skipped, COSTS), f"probing does not start anew: round {waited}"
+        skipped = observe(policy, skipped, nodes=0, accepted=0, drafted=False)
+    assert policy.wants_draft(skipped, COSTS), "the first probe comes after sixteen rounds"
+
+
+def test_a_drafter_that_paid_is_tried_soon_by_the_next_request() -> None:
+    policy = Auto(expected=EXPECTED)
+    state = PolicyState()
+    for _ in range(50):
+        state = observe(policy, state, nodes=3, accepted=3)
+    assert state.engine.interval == 1
+    skipped = observe(policy, PolicyState(None, state.engine), nodes=0, accepted=0, drafted=False)
+    assert policy.wants_draft(skipped, COSTS)
 
 
 def test_without_a_profile_the_first_round_is_the_start() -> None:

@@ -95,10 +95,24 @@ def mean_over_sets(
             parts.append(statistic(table[:, picks].sum(axis=2)))
         values.append(float(statistic(table.sum(axis=1, keepdims=True))[0]))
         draws.append(np.concatenate(parts))
-    tail = (1 - how.level) / 2
+    prompts = [len(columns[0]) for columns in sets]
+    tail = expanded_tail(min(prompts), (1 - how.level) / 2)
     low, high = np.quantile(np.mean(draws, axis=0), [tail, 1 - tail])
-    prompts = sum(len(columns[0]) for columns in sets)
-    return Interval(float(np.mean(values)), float(low), float(high), how.level, how.resamples, prompts)
+    return Interval(float(np.mean(values)), float(low), float(high), how.level, how.resamples, sum(prompts))
+
+
+def expanded_tail(count: int, tail: float) -> float:
+    """The share to cut off at either end, in place of `tail`, so that intervals of few prompts are not too narrow.
+
+    A resample of n varies like n - 1, and their spread is itself estimated: quantiles of Student's t in place of the
+    normal ones (Hesterberg, What teachers should know about the bootstrap, 2015: expanded percentile intervals). Of a
+    single prompt nothing can be said; `tail` is returned.
+    """
+    from scipy.stats import norm, t  # a second of imports
+
+    if count < 2:
+        return tail
+    return float(norm.cdf(-np.sqrt(count / (count - 1)) * t.ppf(1 - tail, count - 1)))
 
 
 def sign_test(arm: np.ndarray, base: np.ndarray) -> SignTest:

@@ -17,6 +17,8 @@ from .runner import Sample
 from .stats import Bootstrap, Interval, SignTest
 
 OVERALL = "overall"
+LOOP_SHARE, LOOP_TOKENS = 0.5, 24
+"""An answer of so many tokens is a loop when more than this share of its 4-grams occurred before in it."""
 
 
 def decoded(sample: Sample) -> tuple[int, float]:
@@ -75,6 +77,12 @@ class Line:
     """Speed over that budget's."""
     stage_s: Mapping[str, float] = field(default_factory=dict)
     """Mean seconds of a round by stage, where they were recorded."""
+    loops: int = 0
+    """Prompts whose plain answer repeats itself, see `repeated_share`."""
+    over_ar_without_loops: float | None = None
+    """`speedup_over_ar` of the other prompts."""
+    drift: float | None = None
+    """Milliseconds per token of `ar` in the later half of its runs over those in the earlier; None for few runs."""
 
 
 Explain = Callable[[Sample, Sequence[int]], tuple[float, float]]
@@ -117,6 +125,8 @@ class _Cell:
     """(prompts,) under the timer."""
     seconds: np.ndarray
     """(prompts,)."""
+    loops: np.ndarray
+    """(prompts,) bool: the plain answer repeats itself."""
 
     @property
     def comparable(self) -> bool:
@@ -169,8 +179,27 @@ def _cells(panel: Panel, samples: Sequence[Sample], verdicts: Verdicts, timer: s
             counted, spent = TIMERS[timer](sample)
             tokens[place[sample.prompt_id]] += counted
             seconds[place[sample.prompt_id]] += spent
-        cells[label] = _Cell(own, judged, summarise(judged, verdicts.dtype_name), tokens, seconds)
+        loops = np.array([is_loop(plain[prompt, panel.seeds[0]].token_ids) for prompt in prompts])
+        cells[label] = _Cell(own, judged, summarise(judged, verdicts.dtype_name), tokens, seconds, loops)
     return cells
+
+
+def repeated_share(token_ids: Sequence[int], size: int = 4) -> float:
+    """Share of the `size`-grams of a text that occurred before in it."""
+    grams = [tuple(token_ids[at : at + size]) for at in range(len(token_ids) - size + 1)]
+    return 1.0 - len(set(grams)) / len(grams) if grams else 0.0
+
+
+def is_loop(token_ids: Sequence[int]) -> bool:
+    """Whether an answer goes round in circles: what drafts well there says little about other text."""
+    return len(token_ids) >= LOOP_TOKENS and repeated_share(token_ids) > LOOP_SHARE
+
+
+def drift(samples: Sequence[Sample]) -> float | None:
+    """Median milliseconds per token of the later half of runs over the earlier half's; None below eight runs."""
+    times = [seconds / tokens for tokens, seconds in map(decoded, samples) if tokens > 0]
+    half = len(times) // 2
+    return float(np.median(times[-half:]) / np.median(times[:half])) if half >= 4 else None
 
 
 class _Table:
@@ -225,12 +254,19 @@ class _Table:
             peak_bytes=max((sample.peak_bytes for sample in samples if sample.peak_bytes is not None), default=None),
             output=(Same.DIFFERENT if Same.DIFFERENT in worst else worst[0]).value,
             near_ties=verdicts.count(Same.NEAR_TIE),
-            intervals={name: (found.low, found.high) for name, found in intervals.items() if found is not None},
+            intervals={
+                name: (found.low, found.high)
+                for name, found in intervals.items()
+                if found is not None and found.num_prompts > 1
+            },
             sign_over_ar=self.sign(row.label, PLAIN),
             sign_over_chain=self.sign(row.label, CHAIN),
             oracle_budget=None if oracle is None else oracle.budget,
             over_oracle=None if over_oracle is None else over_oracle.value,
             stage_s=stage_means(samples),
+            loops=sum(int(cell.loops.sum()) for cell in own),
+            over_ar_without_loops=without.value if (without := self.against(row.label, PLAIN, loops=False)) else None,
+            drift=drift([sample for cells in self._sets for sample in cells[PLAIN].samples]),
         )
 
     def speed(self, label: str) -> Interval | None:
@@ -257,11 +293,17 @@ class _Table:
         """Whether both rows are there and say the same everywhere."""
         return all(base in cells and cells[label].comparable and cells[base].comparable for cells in self._sets)
 
-    def against(self, label: str, base: str, minus: float = 0.0) -> Interval | None:
-        """Speed over that of the row `base`, minus `minus`; the mean of the sets; None unless all outputs agree."""
+    def against(self, label: str, base: str, minus: float = 0.0, loops: bool = True) -> Interval | None:
+        """Speed over that of the row `base`, minus `minus`; the mean of the sets; None unless all outputs agree.
+
+        Without `loops` only of prompts whose answer is none.
+        """
         if not self.comparable(label, base):
             return None
-        pairs = [tuple(counted(np.stack([*cells[label].columns, *cells[base].columns]))) for cells in self._sets]
+        pairs = []
+        for cells in self._sets:
+            columns = np.stack([*cells[label].columns, *cells[base].columns])
+            pairs.append(tuple(counted(columns if loops else columns[:, ~cells[base].loops])))
         if not all(len(columns[0]) for columns in pairs):
             return None
         return stats.mean_over_sets(lambda sums: (sums[0] / sums[1]) / (sums[2] / sums[3]) - minus, pairs, self._how)
@@ -338,5 +380,5 @@ def line_json(line: Line, panel: Panel) -> dict[str, Any]:
 _PLAIN_FIELDS = (
     "timer", "prompts", "samples", "tokens", "tokens_per_s", "ms_per_token", "speedup_over_ar", "gain_over_chain",
     "mean_committed", "rounds", "skipped_rounds", "mean_rows", "sd_rows", "ttft_s", "peak_bytes", "output",
-    "near_ties", "oracle_budget", "over_oracle",
+    "near_ties", "oracle_budget", "over_oracle", "loops", "over_ar_without_loops", "drift",
 )  # fmt: skip

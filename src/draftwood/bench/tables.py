@@ -12,6 +12,7 @@ from .summary import OVERALL, Line
 
 WIDTH = 144
 ABSENT = "-"
+_DRIFT = 1.15
 
 
 def headings(timer: str) -> tuple[str, ...]:
@@ -55,6 +56,7 @@ def notes(lines: Sequence[Line], floor: Floor | None) -> list[str]:
         own = [line for line in lines if line.row.budget is None and line.over_oracle is not None]
         parts = [f"{line.row.label} {line.over_oracle:.3f}" for line in own if line.row.policy != PLAIN]
         found.append(f"oracle budget of this sweep: {oracle}; speed over it: {', '.join(parts) or ABSENT}")
+    found += doubts(lines)
     tests = [
         f"{line.row.label} {line.sign_over_ar.wins}:{line.sign_over_ar.losses} (p {line.sign_over_ar.p_value:.2g})"
         for line in lines
@@ -65,6 +67,35 @@ def notes(lines: Sequence[Line], floor: Floor | None) -> list[str]:
     verify = [f"{line.row.label} {1e3 * line.stage_s['verify']:.2f}" for line in lines if "verify" in line.stage_s]
     if verify:
         found.append("ms of a verification, stages timed apart: " + ", ".join(verify))
+    return found
+
+
+def doubts(lines: Sequence[Line]) -> list[str]:
+    """What makes the numbers of a table say less than they seem to."""
+    found, first = [], lines[0]
+    if first.loops:
+        speeds = [
+            f"{line.row.label} {number(line.over_ar_without_loops, 'x')}" for line in lines if line.row.policy != PLAIN
+        ]
+        found.append(
+            f"{first.loops} of {first.prompts} answers are loops (more than half of their 4-grams occurred before); "
+            f"over ar without them: {', '.join(speeds) or ABSENT}"
+        )
+    if first.drift is not None and not 1 / _DRIFT < first.drift < _DRIFT:
+        found.append(
+            f"the machine drifted: a token of ar took {first.drift:.2f} x as long in the later half; rows took "
+            "turns, so "
+            "ratios suffer less than speeds"
+        )
+    if first.prompts == 1:
+        found.append("one prompt: no interval can be given")
+    near = [line for line in lines if line.near_ties]
+    if near:
+        found.append(
+            "near-tie: equal but for rounding; the first difference lies where the model's own two best logits are "
+            "closer "
+            "than the rounding of its number type, so either token is its answer"
+        )
     return found
 
 

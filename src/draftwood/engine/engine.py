@@ -178,15 +178,20 @@ class Engine:
         policy: str | Policy = DEFAULT_POLICY,
         raw: bool = False,
         system: str | None = None,
+        fresh: bool = False,
         **settings: Any,
     ) -> list[RequestOutput]:
         """Decode prompts together and return their results in order.
 
         A prompt is text (the chat template is applied unless `raw`), a list of token ids or a conversation. `params`
         serve all prompts, or are one for each; `settings` are single fields of them (`max_tokens=...`) or options of
-        the policy (`budget=...`). Raises UsageError before anything runs; a request's error after all have ended.
+        the policy (`budget=...`). The text of equal greedy calls is equal, the widths of trees need not be: policies
+        and costs learn from call to call, unless `fresh`, which forgets what they learned. Raises UsageError before
+        anything runs; a request's error after all have ended.
         """
         requests = self._requests(prompts, params, settings, policy=policy, raw=raw, system=system)
+        if fresh:
+            self.reset_policies()
         for _ in self.loop.run(requests):
             pass
         return [self.output(request) for request in requests]

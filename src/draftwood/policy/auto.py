@@ -17,6 +17,7 @@ from .rules import best_ratio, best_surplus, check_nodes, expected_accepted, nee
 from .state import (
     ENGINE_DISCOUNT,
     RATE_DISCOUNT,
+    START_INTERVAL,
     START_ROUNDS,
     AutoEngine,
     AutoRequest,
@@ -142,10 +143,10 @@ class Auto:
         if request is None:
             request = _first_request(outcome, engine, seconds, extra_s)
         engine_payoff = engine.payoff if engine.payoff is not None else request.payoff
-        engine = AutoEngine(
-            engine_payoff.add(record.accepted, extra_s, ENGINE_DISCOUNT), self._calibrated(engine, outcome)
-        )
-        return PolicyState(self._after_draft(request, outcome, seconds, extra_s), engine)
+        request = self._after_draft(request, outcome, seconds, extra_s)
+        payoff = engine_payoff.add(record.accepted, extra_s, ENGINE_DISCOUNT)
+        interval = max(1, request.skipping.interval)
+        return PolicyState(request, AutoEngine(payoff, self._calibrated(engine, outcome), interval))
 
     def merge(self, states: Sequence[PolicyState], outside: Outside = NOBODY) -> PolicyState:
         """See R requests as one: accepted and committed tokens per round add up, seconds per round are averaged.
@@ -244,7 +245,9 @@ class Auto:
         rate = Rate.start(1.0 + expected.accepted, expected.seconds)
         payoff = Payoff.start(expected.accepted, expected.extra_s)
         engine = state.engine if isinstance(state.engine, AutoEngine) else None
-        return AutoRequest(rate, _engine_mean(engine, payoff), expected.plain_s)
+        # As patient as the last request was, within bounds: this one may be another kind of text.
+        skipping = Skipping(0, min(engine.interval, START_INTERVAL)) if engine is not None else Skipping()
+        return AutoRequest(rate, _engine_mean(engine, payoff), expected.plain_s, skipping)
 
     def _price(self, request: AutoRequest, costs: RoundCosts) -> float:
         """Tokens per second for the decision to draft, taken before there are scores."""

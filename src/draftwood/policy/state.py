@@ -12,6 +12,8 @@ from .base import NOBODY, Outside
 
 RATE_DISCOUNT = 0.9
 START_ROUNDS = 5.0
+START_INTERVAL = 16
+"""Most rounds that a new request waits before it tries again what did not pay for the last one."""
 ENGINE_DISCOUNT = 0.97
 PROBE_SHARE = 0.01
 DOUBT = 1.0
@@ -196,6 +198,8 @@ class AutoEngine:
 
     payoff: Payoff | None = None
     calibration: Calibration = field(default_factory=Calibration)
+    interval: int = 1
+    """Rounds between the last request's probes: a new one does not start again at the full price of probing."""
 
 
 def most_seen(engines: Sequence[AutoEngine]) -> AutoEngine | None:
@@ -206,6 +210,7 @@ def most_seen(engines: Sequence[AutoEngine]) -> AutoEngine | None:
     return AutoEngine(
         max(payoffs, key=lambda payoff: payoff.weight, default=None),
         max((engine.calibration for engine in engines), key=lambda one: (one != Calibration(), one.information)),
+        min(engine.interval for engine in engines),
     )
 
 
