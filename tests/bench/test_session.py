@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,9 +12,10 @@ from made_samples import sample
 from tiny_bench import TOKENS, engine, text_of, units
 
 from draftwood.bench.plan import Panel, rows_of
-from draftwood.bench.session import BenchOptions, explain_with, reference_answer, run_bench
+from draftwood.bench.session import BenchOptions, BenchRun, explain_with, reference_answer, run_bench
+from draftwood.bench.tables import markdown, run_doubts, text_tables
 from draftwood.engine import Engine, SamplingParams
-from draftwood.errors import UsageError
+from draftwood.errors import NonFiniteLogitsError, UsageError
 from draftwood.policy import make_policy
 from draftwood.verify import chooser
 
@@ -89,3 +92,34 @@ def test_rows_that_cannot_run_are_refused_before_any_does() -> None:
     with pytest.raises(UsageError, match="no prompts"):
         run_bench(engine(), [Panel("", rows_of([], []))], [], BenchOptions(measure_floor=False))
     assert make_policy("ar").drafts is False
+
+
+@pytest.mark.parametrize("row", ["chain", "ar"])
+def test_a_row_whose_numbers_are_not_finite_is_marked_and_left_out(row: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = engine()
+    real, first = Engine.output, units()[1].prompt_ids
+
+    def broken(self: Engine, request: Any) -> object:
+        generation = real(self, request)
+        if generation.policy == row and tuple(request.prompt_ids.tolist()) == tuple(first):
+            raise NonFiniteLogitsError("position 7: nan")
+        return generation
+
+    monkeypatch.setattr(Engine, "output", broken)
+    panel = Panel("", rows_of(["chain"], [4]), max_tokens=TOKENS)
+    options = BenchOptions(end_ids=frozenset(), measure_floor=False)
+    if row == "ar":
+        with pytest.raises(NonFiniteLogitsError, match="row ar, set toy, prompt p1: position 7: nan"):
+            run_bench(made, [panel], units(), options)
+        return
+    run = run_bench(made, [panel], units(), options)
+    assert run.failed == {"": {"chain": "set toy, prompt p1: position 7: nan"}}
+    assert {line.row.label for line in run.lines[""]} == {"ar", "ddtree 4"}
+    assert "row chain was left out: set toy, prompt p1: position 7: nan" in run_doubts(run)
+    assert "left out" in text_tables(run, "ascii") and "left out" in markdown(run, {})
+
+
+def test_other_work_is_said() -> None:
+    run = BenchRun([], load=1.25)
+    assert any("kept 1.2 cores busy" in line for line in run_doubts(run))
+    assert run_doubts(BenchRun([], load=0.1)) == run_doubts(BenchRun([])) == []

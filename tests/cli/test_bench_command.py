@@ -68,7 +68,9 @@ class TestRun:
         assert set(by_label["auto"]["stage_s"]) >= {"draft", "verify"} and found[0]["stage_s"] == {}
         names = {path.name for path in (tmp_path / "out").iterdir()}
         plots = {
-            f"{name}.{kind}" for name in ("speed-by-budget", "committed", "width", "stages") for kind in ("png", "svg")
+            f"{name}.{kind}"
+            for name in ("speed", "speed-by-budget", "committed", "width", "stages")
+            for kind in ("png", "svg")
         }
         assert names == {"results.jsonl", "samples.jsonl", "results.md", *plots}
         out = capsys.readouterr().out

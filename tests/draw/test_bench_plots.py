@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,9 +53,23 @@ def test_speed_by_budget_marks_auto(run: BenchRun) -> None:
 
 def test_committed_histogram_sums_to_one() -> None:
     figure = plots.committed_histogram(samples())
-    lines = {line.get_label().split(" (")[0]: line for line in figure.axes[0].get_lines()}  # type: ignore[union-attr]
-    assert set(lines) == {"ddtree 4", "ddtree 8", "auto"}
-    assert lines["ddtree 4"].get_ydata().tolist() == [0.5, 0.5]
+    rows = {one.get_label().split(" (")[0]: one for one in figure.axes[0].containers}  # type: ignore[union-attr]
+    assert set(rows) == {"ddtree 4", "ddtree 8", "auto"}
+    assert [bar.get_height() for bar in rows["ddtree 4"]] == [0.5, 0.5]
+    assert [bar.get_height() for bar in rows["ddtree 8"]] == [0.0, 0.0, 1.0]
+
+
+def test_speed_bars_carry_intervals(run: BenchRun) -> None:
+    figure = plots.speed_bars(run.lines[""])
+    (axes,) = figure.axes  # type: ignore[union-attr]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["a"]
+    heights = {bars.get_label(): bars[0].get_height() for bars in axes.containers if hasattr(bars, "patches")}
+    assert heights == pytest.approx({"ar": 1.0, "ddtree 4": 2.0, "ddtree 8": 4.0, "auto": 4.0})
+    assert "x)" in axes.get_ylabel() and len(figure.legends) == 1  # type: ignore[union-attr]
+    different = [replace(line, speedup_over_ar=None) for line in run.lines[""]]
+    figure = plots.speed_bars(different)
+    assert figure.axes[0].get_ylabel() == "tokens per second"  # type: ignore[union-attr]
+    assert plots.speed_bars([]) is None
 
 
 def test_width_is_drawn_for_adaptive_rows_only() -> None:
@@ -66,7 +81,11 @@ def test_width_is_drawn_for_adaptive_rows_only() -> None:
 def test_stage_bars(run: BenchRun) -> None:
     figure = plots.stage_bars(run.lines[""])
     heights = [bar.get_height() for bar in figure.axes[0].patches]  # type: ignore[union-attr]
-    assert heights == pytest.approx([200.0])
+    assert heights == pytest.approx([0.0, 200.0, 0.0])  # draft, verify, rest
+    whole = {"schedule": 0.001, "draft": 0.01, "choose": 0.002, "verify": 0.03}
+    lines = [replace(line, stage_s=whole) if line.stage_s else line for line in run.lines[""]]
+    heights = [bar.get_height() for bar in plots.stage_bars(lines).axes[0].patches]  # type: ignore[union-attr]
+    assert heights == pytest.approx([10.0, 30.0, 3.0])
 
 
 def test_nothing_to_draw() -> None:
@@ -75,9 +94,11 @@ def test_nothing_to_draw() -> None:
 
 
 def test_files(run: BenchRun, tmp_path: Path) -> None:
-    written = plots.save_plots(run, samples(), tmp_path)
+    written = plots.save_plots(run, samples(), tmp_path, "abacus, 2 threads")
     assert {path.name for path in written} == {path.name for path in tmp_path.iterdir()}
-    assert len(written) == 8 and all(path.stat().st_size > 1000 for path in written)
+    page = (tmp_path / "speed.svg").read_text()
+    assert "Speed of every policy" in page and "abacus, 2 threads" in page
+    assert len(written) == 10 and all(path.stat().st_size > 1000 for path in written)
 
 
 class TestTables:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Protocol
@@ -16,12 +17,12 @@ from ..engine import Engine, SamplingParams
 from ..engine.round import Forward
 from ..engine.state import EngineState
 from ..engine.step import Stages
-from ..errors import DraftwoodError, UsageError
+from ..errors import DraftwoodError, NonFiniteLogitsError, UsageError
 from ..policy import Policy, make_policy
 from ..prompts.units import Unit
 from .memory import PeakMemory
 from .methods import Method
-from .plan import BenchRow, Panel
+from .plan import PLAIN, BenchRow, Panel
 
 WARM_UP_TOKENS = 8
 Key = tuple[str, str, str, str, int, int]
@@ -240,24 +241,32 @@ def run_panel(
     done: frozenset[Key] = frozenset(),
     keep: Callable[[Sample], None],
     set_ended: Callable[[str], None] = lambda set_name: None,
+    failed: Callable[[str, str], None] = lambda row, reason: None,
 ) -> None:
     """Run what is not `done` and hand every sample to `keep`, then every finished set's name to `set_ended`.
 
-    A short run of every arm comes first and is not kept. Raises what an arm raises; samples kept so far stay kept.
+    A short run of every arm comes first and is not kept. An arm whose numbers are not finite is handed to `failed`,
+    with the prompt, and left out from then on; raises what else an arm raises, and all that plain decoding does.
+    Samples kept so far stay kept.
     """
+    left_out: set[str] = set()
     due = list(turns(panel, units))
     if not due:
         raise UsageError("no prompts to decode")
     if any(turn.key not in done for turn in due):
         for label in dict.fromkeys(turn.row for turn in due):
             first = next(turn for turn in due if turn.row == label)
-            arms[label].run(first, min(WARM_UP_TOKENS, panel.max_tokens))
+            with suppress(NonFiniteLogitsError):  # said when the run itself meets it
+                arms[label].run(first, min(WARM_UP_TOKENS, panel.max_tokens))
     for turn, following in zip(due, [*due[1:], None], strict=True):
-        if turn.key not in done:
+        if turn.key not in done and turn.row not in left_out:
             try:
                 keep(arms[turn.row].run(turn, panel.tokens_for(turn.unit.set_name)))
             except DraftwoodError as error:
-                place = f"row {turn.row}, set {turn.unit.set_name}, prompt {turn.unit.prompt_id}"
-                raise type(error)(f"{place}: {error}") from error
+                place = f"set {turn.unit.set_name}, prompt {turn.unit.prompt_id}: {error}"
+                if turn.row == PLAIN or not isinstance(error, NonFiniteLogitsError):
+                    raise type(error)(f"row {turn.row}, {place}") from error
+                left_out.add(turn.row)
+                failed(turn.row, place)
         if following is None or following.unit.set_name != turn.unit.set_name:
             set_ended(turn.unit.set_name)

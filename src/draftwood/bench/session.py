@@ -16,6 +16,7 @@ from ..policy import POLICIES, make_policy
 from ..prompts.units import Unit
 from ..verify.uniform import position_key, uniforms
 from .bandwidth import Floor, floor
+from .load import LoadWatch
 from .methods import Method
 from .plan import PLAIN, Panel
 from .results import SampleStore
@@ -48,6 +49,10 @@ class BenchRun:
     lines: dict[str, list[Line]] = field(default_factory=dict)
     """By panel."""
     floor: Floor | None = None
+    failed: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By panel and row: why a row was left out, with set and prompt."""
+    load: float | None = None
+    """Processor time of others while this ran, in cores; None where it cannot be read."""
 
     def to_json(self) -> list[dict[str, Any]]:
         """All lines, ready for `save_results`; those of `ar` carry the bandwidth floor."""
@@ -78,7 +83,7 @@ def run_bench(
     UsageError for rows that cannot run, before any does.
     """
     arms = {panel.name: make_arms(engine, panel, options, methods or {}) for panel in panels}
-    run = BenchRun(panels)
+    run, watch = BenchRun(panels), LoadWatch()
     if options.measure_floor:
         run.floor = floor(engine.state.target, engine.state.target.spec.device)
     samples: list[Sample] = list(store.samples) if store is not None else []
@@ -95,10 +100,16 @@ def run_bench(
 
         def ended(set_name: str, panel: Panel = panel, verdicts: Verdicts = verdicts) -> None:
             own = [sample for sample in samples if sample.panel == panel.name]
-            run.lines[panel.name] = summarise_panel(panel, own, verdicts, timer=options.timer)
+            whole = replace(panel, rows=tuple(row for row in panel.rows if row.label not in run.failed[panel.name]))
+            run.lines[panel.name] = summarise_panel(whole, own, verdicts, timer=options.timer)
+            run.load = watch.foreign_cores()
             set_ended(run)
 
-        run_panel(panel, units, arms[panel.name], done=done, keep=keep, set_ended=ended)
+        run.failed[panel.name] = {}
+        run_panel(
+            panel, units, arms[panel.name], done=done, keep=keep, set_ended=ended,
+            failed=run.failed[panel.name].__setitem__,
+        )  # fmt: skip
         if options.stage_pass:
             _add_stages(run, panel, units, arms[panel.name])
             set_ended(run)

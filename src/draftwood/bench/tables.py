@@ -11,8 +11,13 @@ from .session import BenchRun
 from .summary import OVERALL, Line
 
 WIDTH = 144
+"""Columns of a table that goes to a file."""
 ABSENT = "-"
-_DRIFT = 1.15
+_DRIFT, _FOREIGN_CORES = 1.15, 0.3
+NEAR_TIE = (
+    "near-tie: equal but for rounding; the first difference lies where the model's own two best logits are closer than "
+    "the rounding of its number type, so either token is its answer"
+)
 
 
 def headings(timer: str) -> tuple[str, ...]:
@@ -70,6 +75,16 @@ def notes(lines: Sequence[Line], floor: Floor | None) -> list[str]:
     return found
 
 
+def run_doubts(run: BenchRun) -> list[str]:
+    """What weakens a whole run: rows that were left out, and other work on the machine."""
+    found = [
+        f"row {row} was left out: {reason}" for failed in run.failed.values() for row, reason in sorted(failed.items())
+    ]
+    if run.load is not None and run.load > _FOREIGN_CORES:
+        found.append(f"other work kept {run.load:.1f} cores busy meanwhile: times are longer and noisier than at rest")
+    return found
+
+
 def doubts(lines: Sequence[Line]) -> list[str]:
     """What makes the numbers of a table say less than they seem to."""
     found, first = [], lines[0]
@@ -89,26 +104,23 @@ def doubts(lines: Sequence[Line]) -> list[str]:
         )
     if first.prompts == 1:
         found.append("one prompt: no interval can be given")
-    near = [line for line in lines if line.near_ties]
-    if near:
-        found.append(
-            "near-tie: equal but for rounding; the first difference lies where the model's own two best logits are "
-            "closer "
-            "than the rounding of its number type, so either token is its answer"
-        )
+    if any(line.near_ties for line in lines):
+        found.append(NEAR_TIE)
     return found
 
 
-def text_tables(run: BenchRun, encoding: str) -> str:
-    """All tables as text that `encoding` can carry."""
+def text_tables(run: BenchRun, encoding: str, width: int = WIDTH) -> str:
+    """All tables as text that `encoding` can carry, as wide as the terminal."""
     parts = []
     for title, lines in groups(run):
-        parts.append(text_grid(title, headings(lines[0].timer), [cells(line) for line in lines], encoding))
+        parts.append(text_grid(title, headings(lines[0].timer), [cells(line) for line in lines], encoding, width))
         parts += [f"{note}\n" for note in notes(lines, run.floor)]
-    return "".join(parts)
+    return "".join([*parts, *(f"{doubt}\n" for doubt in run_doubts(run))])
 
 
-def text_grid(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], encoding: str) -> str:
+def text_grid(
+    title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], encoding: str, width: int = WIDTH
+) -> str:
     """One table for a terminal: the first column to the left, the others to the right."""
     from rich import box
     from rich.console import Console
@@ -120,7 +132,7 @@ def text_grid(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], e
         grid.add_column(heading, justify="left" if at == 0 else "right", no_wrap=at == 0)
     for row in rows:
         grid.add_row(*row)
-    console = Console(width=WIDTH, color_system=None, force_terminal=False)
+    console = Console(width=max(width, 60), color_system=None, force_terminal=False)
     with console.capture() as captured:
         console.print(grid)
     return "\n".join([title, *(line.rstrip() for line in captured.get().splitlines())]) + "\n"
@@ -128,7 +140,8 @@ def text_grid(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], e
 
 def markdown(run: BenchRun, facts: Mapping[str, Any]) -> str:
     """The same tables as Markdown, under the facts of the run."""
-    parts = ["# Bench", "", *(f"- {name}: {value}" for name, value in facts.items()), ""]
+    parts = ["# Bench", "", *(f"- {name}: {value}" for name, value in facts.items())]
+    parts += [*(f"- {doubt}" for doubt in run_doubts(run)), ""]
     for title, lines in groups(run):
         parts += [f"## {title}", "", markdown_table(headings(lines[0].timer), [cells(line) for line in lines]), ""]
         parts += [f"- {note}" for note in notes(lines, run.floor)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
@@ -18,6 +19,11 @@ def encoding_of(stream: TextIO) -> str:
 def is_unicode(stream: TextIO) -> bool:
     """Whether a stream can carry lines, ticks and arrows."""
     return encoding_of(stream).lower().startswith("utf")
+
+
+def width_of(stream: TextIO, otherwise: int) -> int:
+    """Columns of the terminal behind a stream; `otherwise` for files and pipes."""
+    return shutil.get_terminal_size((otherwise, 24)).columns if stream.isatty() else otherwise
 
 
 def box_for(stream: TextIO) -> Box:

@@ -7,6 +7,7 @@ network and sends nothing.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -51,15 +52,18 @@ def html_report(
         f"<title>{heading}</title><style>{PAGE_CSS}{TREE_CSS}</style></head><body{shown_first}>",
         f"<header><h1>{heading}</h1>{table}</header>",
         f"<section><h2>Prompt</h2><pre>{_running_text(prompt)}</pre></section>" if prompt else "",
-        "<section><h2>Text by round</h2>",
+        '<div id="pair"><section><h2>Text by round</h2>',
         '<p class="hint">Click a round, or use Tab, arrow keys and Enter, to see its tree.</p>',
+        '<p class="key">Each colour is what one round committed; a line before it marks where it begins.</p>',
         f'<pre id="text"><span class="first" title="token of the prefill">{_running_text(first_text)}</span>',
         *(span for span, _ in shown),
         "</pre></section>",
-        f"<section><h2>Rounds</h2>{_charts(rounds)}</section>",
-        '<section><h2>Tree</h2><p><button id="back">&lsaquo; previous</button> ',
+        '<section id="beside"><h2>Tree</h2><p><button id="back">&lsaquo; previous</button> ',
         '<button id="next">next &rsaquo;</button></p>',
-        '<div id="tree" aria-live="polite" tabindex="0"><p>No round chosen.</p></div></section>',
+        '<div id="tree" aria-live="polite" tabindex="0"><p>No round chosen.</p></div>',
+        '<p class="key">Green and bold: accepted. Red and dashed: where the model chose another token.</p>',
+        "</section></div>",
+        f"<section><h2>Rounds</h2>{_charts(rounds)}</section>",
         *(panel for _, panel in shown),
         "<noscript><p>Trees need JavaScript; this page loads nothing from elsewhere.</p></noscript>",
         f"<script>{PAGE_JS}</script></body></html>\n",
@@ -113,18 +117,29 @@ def _charts(rounds: Sequence[RoundView]) -> str:
     return charts
 
 
+def ticks(top: float) -> list[float]:
+    """Round numbers from 0 to `top`, three to six of them, for an axis."""
+    power = 10.0 ** math.floor(math.log10(top))
+    step = next(power * part for part in (0.2, 0.5, 1.0, 2.0) if top / (power * part) < 6)
+    return [step * number for number in range(int(top / step + 1e-9) + 1)]
+
+
 def _chart(rounds: Sequence[RoundView], values: list[float], unit: str, dots: Sequence[int] | None) -> str:
     """Bars over rounds; `dots` (committed tokens) share the axis. Every bar chooses its round."""
     top = max(max(values), 1e-9)
     base, width = CHART_HEIGHT + 14, CHART_LEFT + BAR * len(rounds) + 90
-    legend = f"{unit} over rounds" + (" (bars), tokens committed (dots)" if dots else "")
+    skip = '<i class="skip">&nbsp;</i> did not draft' if any(not item.drafted for item in rounds) else ""
+    dotted = '<i class="dots">&bull;</i> tokens committed' if dots else ""
     parts = [
+        f'<p class="key"><i class="bars">&nbsp;</i> {unit}{skip}{dotted}</p>',
         f'<div class="chart"><svg width="{width}" height="{base + 34}" role="img" aria-label="{unit} over rounds">',
-        f'<text x="{CHART_LEFT - 6}" y="20" text-anchor="end">{top:.3g}</text>',
-        f'<text x="{CHART_LEFT - 6}" y="{base}" text-anchor="end">0</text>',
         f'<path d="M{CHART_LEFT} 10V{base}H{width - 84}"/>',
-        f'<text x="{CHART_LEFT}" y="{base + 28}">{legend}</text>',
+        f'<text x="{CHART_LEFT}" y="{base + 28}">round</text>',
     ]
+    for tick in ticks(top):
+        at_y = base - CHART_HEIGHT * tick / top
+        parts.append(f'<text x="{CHART_LEFT - 6}" y="{at_y + 4:.1f}" text-anchor="end">{tick:g}</text>')
+        parts.append(f'<path class="grid" d="M{CHART_LEFT - 3} {at_y:.1f}H{width - 84}"/>')
     for at, (item, value) in enumerate(zip(rounds, values, strict=True)):
         left, tall = CHART_LEFT + 1 + BAR * at, CHART_HEIGHT * value / top
         parts.append(

@@ -13,7 +13,7 @@ import typer
 from ...errors import UsageError
 from ...files import check_folder, write_file
 from ..evidence import adopt_profile, end_ids, load_profile, names, numbers, prompt_sets, render_units
-from ..grids import encoding_of
+from ..grids import encoding_of, width_of
 from ..io import notice, plural, stdout_for_results, write, write_json
 from ..load import LoadOptions, check_pair, load_engine
 from ..options import (
@@ -135,7 +135,7 @@ def bench(
 ) -> None:
     """Measure policies against each other on the same prompts; exit 1 if an output differs beyond near-ties."""
     from ...bench.recipes import prefix_units
-    from ...bench.tables import text_tables
+    from ...bench.tables import WIDTH, text_tables
 
     asked = _Asked(
         recipe, names(policies), numbers(budgets, "--budgets"), candidates, block_size, max_tokens, temperature,
@@ -166,7 +166,11 @@ def bench(
         if as_json:
             write_json({"lines": run.to_json()}, results)
         else:
-            write((f"{plan.title}\n" if plan.title else "") + text_tables(run, encoding_of(results)), results)
+            write(
+                (f"{plan.title}\n" if plan.title else "")
+                + text_tables(run, encoding_of(results), width_of(results, WIDTH)),
+                results,
+            )
     if any(line.output == "different" for lines in run.lines.values() for line in lines):
         raise typer.Exit(1)
 
@@ -340,4 +344,4 @@ def _write_reports(job: _Job, run: BenchRun, where: dict[str, Any], samples: Seq
     if not plots_available():
         notice("no plots: they need matplotlib, pip install 'draftwood[plot]'")
         return
-    save_plots(run, samples, folder)
+    save_plots(run, samples, folder, facts["machine"])

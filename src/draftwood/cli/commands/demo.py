@@ -89,6 +89,8 @@ def table(lines: Sequence[DemoLine], facts: dict[str, Any], max_tokens: int, sty
     from rich import box
     from rich.table import Table
 
+    from ...bench.tables import NEAR_TIE
+
     boxes = {"unicode": box.SIMPLE_HEAD, "ascii": box.ASCII, "markdown": box.MARKDOWN}
     grid = Table(box=boxes[style])
     grid.add_column("policy")
@@ -106,6 +108,8 @@ def table(lines: Sequence[DemoLine], facts: dict[str, Any], max_tokens: int, sty
     )
     note = "committed and rows: means per round. All policies run in one eager engine on a small target."
     body = "\n".join(grid_lines([grid], 100))  # a verdict with its count is never wrapped
+    if any(line.near_ties for line in lines):
+        note += f"\n{NEAR_TIE}."
     return f"{body}\n\n{where}\n{note}\n"
 
 

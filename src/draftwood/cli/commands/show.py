@@ -126,6 +126,20 @@ def _check_outputs(prompt: str, round_index: int, output: Path | None, html: Pat
         check_parent(html, "--html")
 
 
+def speeds(shown: ShownGeneration) -> dict[str, str]:
+    """Tokens per second of the rounds, and over plain decoding where the cost profile says what that takes."""
+    timed = [item for item in shown.rounds if item.seconds]
+    if not timed:
+        return {}
+    seconds, tokens = sum(item.seconds or 0.0 for item in timed), sum(item.committed for item in timed)
+    found = {"tokens/s": f"{tokens / seconds:.1f}, every round timed by stage"}
+    plain = [item.seconds or 0.0 for item in timed if item.rows == 1]
+    if plain and len(plain) < len(timed):
+        over = tokens / seconds * sum(plain) / len(plain)
+        found["over plain rounds"] = f"{over:.2f}x, against the {len(plain)} rounds of one row"
+    return found
+
+
 def _write(
     shown: ShownGeneration, round_index: int, output: Path | None, html: Path | None, prompt: str, facts: dict[str, Any]
 ) -> None:
@@ -144,6 +158,7 @@ def _write(
             "rounds": str(len(shown.rounds)),
             "tokens": str(len(shown.generation.token_ids)),
             "mean committed": "-" if mean is None else f"{mean:.2f}",
+            **speeds(shown),
         }
         page = html_report(
             shown.rounds, title="Draftwood", prompt=prompt, first_text=shown.first_text, facts=facts, opened=round_index
