@@ -9,7 +9,7 @@ from pathlib import Path
 import made_report
 import pytest
 
-from draftwood.draw.report import html_report, save_report
+from draftwood.draw.report import html_report, save_report, ticks
 from draftwood.draw.views import RoundView
 from draftwood.errors import UsageError
 
@@ -115,3 +115,31 @@ def test_script_has_no_syntax_of_its_own_from_data() -> None:
     pages = [html_report(made_report.rounds(seed), title=json.dumps({"a": seed})) for seed in (1, 2)]
     scripts = {re.findall(r"<script>(.*?)</script>", page, re.S)[0] for page in pages}
     assert len(scripts) == 1
+
+
+@pytest.mark.parametrize(
+    ("top", "expected"),
+    [
+        (13.0, [0, 5, 10]),
+        (4.0, [0, 1, 2, 3, 4]),
+        (72.2, [0, 20, 40, 60]),
+        (1e-9, None),
+        (100.0, [0, 20, 40, 60, 80, 100]),
+    ],
+)
+def test_ticks_are_round_numbers(top: float, expected: list[float] | None) -> None:
+    found = ticks(top)
+    assert 3 <= len(found) <= 6 and found[0] == 0 and found[-1] <= top * (1 + 1e-9)
+    assert expected is None or found == pytest.approx(expected)
+
+
+def test_the_page_opens_at_a_round() -> None:
+    page = html_report(made_report.rounds(), title="t", opened=1)
+    assert 'data-open="1"' in page and "data-open" not in html_report(made_report.rounds(), title="t")
+    assert "document.body.dataset.open" in page
+
+
+def test_charts_have_a_legend_and_ticks() -> None:
+    page = html_report(made_report.rounds(), title="t")
+    assert "rows verified" in page and "tokens committed" in page and 'class="grid"' in page
+    assert "prefers-color-scheme:dark" in page
