@@ -9,9 +9,11 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from ..core import is_text
+from ..draft.base import Drafter
 from ..errors import RequestError, UsageError
 from ..models.base import TargetSpec
 from ..models.text import TextCodec
+from ..policy import Policy
 from .requests import SamplingParams
 
 Message: TypeAlias = Mapping[str, str]
@@ -58,6 +60,21 @@ def checked_ids(prompt_ids: Sequence[int], spec: TargetSpec, limit: int) -> np.n
         if not 0 <= token < spec.embedding_rows:
             raise RequestError(f"prompt token id {token}: expected 0 to {spec.embedding_rows - 1}")
     return np.array(prompt_ids, dtype=np.int64)
+
+
+def checked_block_size(block_size: int | None, policy: Policy, drafter: Drafter | None) -> int:
+    """Rows of a request's blocks: those asked for, else all that the drafter has. Raises RequestError."""
+    if drafter is None:
+        if block_size is not None:
+            raise RequestError(f"block_size {block_size}: there is no drafter to use it")
+        return 1
+    if block_size is None:
+        return drafter.block_size
+    if not policy.drafts:
+        raise RequestError(f"block_size {block_size}: policy {policy.name!r} does not use it")
+    if not 1 <= block_size <= drafter.block_size:
+        raise RequestError(f"block_size {block_size}: expected 1 to {drafter.block_size}")
+    return block_size
 
 
 def split_settings(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

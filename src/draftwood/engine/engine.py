@@ -25,8 +25,8 @@ from ..policy import Policy, make_policy
 from ..tree import warm_up as warm_up_trees
 from ..verify import warm_up as warm_up_choosers
 from .costs import CostModel
-from .encoding import Message, Prompt, checked_ids, encode, params_of, split_settings
-from .handle import RequestHandle, output_of
+from .encoding import Message, Prompt, checked_block_size, checked_ids, encode, params_of, split_settings
+from .handle import RequestHandle, follow, output_of
 from .loading import default_cache_dir, load_parts, use_threads
 from .loop import Loop
 from .measuring.probe import probed_profile
@@ -240,7 +240,7 @@ class Engine:
         """
         asked, options = split_settings(settings)
         rule, (one,) = self._policy(policy, options), params_of(params, 1, asked, self.defaults)
-        return self._pieces(self._request(prompt, rule, one, raw=raw, system=system))
+        return follow(self._request(prompt, rule, one, raw=raw, system=system), self.codec, self.loop)
 
     def submit(
         self,
@@ -280,7 +280,7 @@ class Engine:
                 params.max_tokens, params.end_ids if params.end_ids is not None else self._end_ids(raw=False)
             ),
             policy=policy,
-            block_size=self._block_size(params.block_size, policy),
+            block_size=checked_block_size(params.block_size, policy, self.state.drafter),
         )
 
     def run(self, requests: Sequence[Request]) -> Generator[Request, None, None]:
@@ -376,16 +376,6 @@ class Engine:
             if request.error is not None:
                 raise request.error
 
-    def _pieces(self, request: Request) -> Generator[Piece, None, None]:
-        """Queue a request and follow it; an iterator that is never started queues nothing."""
-        handle = RequestHandle(request, self.codec, self.loop.abort)
-        self.loop.add(request)
-        self.loop.start()
-        try:
-            yield from handle
-        finally:
-            handle.abort()
-
     def _request(
         self, prompt: Prompt, rule: Policy, params: SamplingParams, *, raw: bool, system: str | None
     ) -> Request:
@@ -394,23 +384,8 @@ class Engine:
         return self.make_request(self.encode(prompt, raw=raw, system=system), rule, params)
 
     def _end_ids(self, *, raw: bool) -> frozenset[int]:
-        if self.codec is None:
-            return frozenset()
-        return frozenset(self.codec.raw_end_ids if raw else self.codec.end_ids)
-
-    def _block_size(self, block_size: int | None, policy: Policy) -> int:
-        drafter = self.state.drafter
-        if drafter is None:
-            if block_size is not None:
-                raise RequestError(f"block_size {block_size}: there is no drafter to use it")
-            return 1
-        if block_size is None:
-            return drafter.block_size
-        if not policy.drafts:
-            raise RequestError(f"block_size {block_size}: policy {policy.name!r} does not use it")
-        if not 1 <= block_size <= drafter.block_size:
-            raise RequestError(f"block_size {block_size}: expected 1 to {drafter.block_size}")
-        return block_size
+        codec = self.codec
+        return frozenset(() if codec is None else codec.raw_end_ids if raw else codec.end_ids)
 
     def _policy(self, policy: str | Policy, options: dict[str, Any]) -> Policy:
         if isinstance(policy, str):

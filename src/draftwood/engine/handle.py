@@ -7,6 +7,7 @@ from time import perf_counter
 
 from ..models.stream import StreamDecoder
 from ..models.text import TextCodec
+from .loop import Loop
 from .mailbox import Event
 from .requests import Piece, Request, RequestOutput
 
@@ -78,6 +79,17 @@ class RequestHandle:
         self._output = output_of(request, self._codec)
         rest = self._decoder.finish() if self._decoder is not None else ""
         return Piece(text + rest, event.token_ids, self._output)
+
+
+def follow(request: Request, codec: TextCodec | None, loop: Loop) -> Generator[Piece, None, None]:
+    """Queue a request and follow it; an iterator that is never started queues nothing, one that is closed aborts."""
+    handle = RequestHandle(request, codec, loop.abort)
+    loop.add(request)
+    loop.start()
+    try:
+        yield from handle
+    finally:
+        handle.abort()
 
 
 def output_of(request: Request, codec: TextCodec | None) -> RequestOutput:

@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 from tiny_gguf import write_tiny_gguf
 from tokenizers import Regex, pre_tokenizers
+from transformers import AutoTokenizer
 
 from draftwood.errors import ModelError
+from draftwood.models.chat import ChatSettings
 from draftwood.models.gguf.convert import convert
 from draftwood.models.gguf.tokenizer import PRE_TOKENIZERS
 from draftwood.models.loading import load_target
 from draftwood.models.source import resolve_model
+from draftwood.models.text import TextCodec
 
 TEXTS = (
     "x =    12", "for i in range(   3):\n    a1b22  7", "Don't WE'LL they'Ve", "½ ¾ ²³ ٣٤ 1234567", "  \n\n\t end  ",
@@ -123,6 +126,17 @@ def test_user_defined_tokens_are_whole_words(tmp_path: Path) -> None:
     assert tool == 259 and 259 not in tokenizer.all_special_ids
     assert len(tokenizer("<|turn|>", split_special_tokens=True)["input_ids"]) == len("<|turn|>")
     assert tokenizer("<|turn|>")["input_ids"] == [257]
+
+
+def test_named_templates_survive_the_cache(tmp_path: Path) -> None:
+    pairs = {"tokenizer.chat_template.rag": "{{ messages[0]['content'] }}"}
+    tokenizer = converted(tmp_path, pairs=pairs)
+    tokenizer.save_pretrained(tmp_path / "kept")
+    kept = AutoTokenizer.from_pretrained(tmp_path / "kept")
+    for found in (tokenizer, kept):
+        assert set(found.chat_template) == {"default", "rag"}
+        codec = TextCodec(found, name="t", chat=ChatSettings(template="rag"))
+        assert codec.encode("ab") == found("ab", add_special_tokens=False)["input_ids"]
 
 
 def test_the_demo_is_tokenized_as_llama_cpp_does_it(demo_tokenizer: Any) -> None:

@@ -52,6 +52,7 @@ _WHOLE_WORDS = ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixt
 _STARTS_TEXT = ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken")
 """Names under which a text begins with the beginning-of-text token unless the file says otherwise."""
 _CONTROL, _USER_DEFINED = 3, 4
+_TEMPLATES = "tokenizer.chat_template."
 _BYTE_LEVEL, _SENTENCE_PIECE = "gpt2", "llama"
 
 
@@ -72,7 +73,8 @@ def check_kind(path: Path, metadata: Mapping[str, Any]) -> None:
 
 
 def complete(tokenizer: Any, metadata: Mapping[str, Any]) -> None:
-    """Give the tokenizer that transformers rebuilt what it leaves out: word rules, special tokens, text borders.
+    """Give the tokenizer that transformers rebuilt what it leaves out: word rules, special tokens, text borders,
+    further chat templates.
 
     `metadata` are all pairs of the file, arrays included; `check_kind` accepts them. Changes `tokenizer`.
     """
@@ -93,6 +95,14 @@ def complete(tokenizer: Any, metadata: Mapping[str, Any]) -> None:
         if kind in (_CONTROL, _USER_DEFINED) and token_id not in known:
             special = kind == _CONTROL
             tokenizer.add_tokens([AddedToken(tokens[token_id], special=special, normalized=False)], special)
+    named = {
+        key.removeprefix(_TEMPLATES): value
+        for key, value in metadata.items()
+        if key.startswith(_TEMPLATES) and isinstance(value, str)
+    }
+    if named:
+        default = metadata.get("tokenizer.chat_template")
+        tokenizer.chat_template = named if default is None else {"default": default, **named}
     _set_borders(tokenizer, metadata, name in _STARTS_TEXT or not byte_level)
 
 
