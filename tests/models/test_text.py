@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from byte_tokenizer import CHAT_TEMPLATE, SPECIALS, byte_fallback, byte_level
-from tokenizers import processors
+from tokenizers import Tokenizer, decoders, models, processors
+from transformers import PreTrainedTokenizerFast
 
 from draftwood.errors import RequestError, UsageError
 from draftwood.models.chat import ChatSettings
@@ -219,3 +220,38 @@ class TestByteFallback:
         assert text_codec.decode(ids) == "🎉\ufffd\ufffd"
         for cut in range(7):
             assert "".join(pieces_of(text_codec, [ids[:cut], ids[cut:]])) == text_codec.decode(ids)
+
+
+class TestCleanUp:
+    """Tokenizers that take blanks away before signs, as their own decoding does."""
+
+    WORDS = ("hello", "world", ".", "!", "?", ",", "do", "n't", "'", "'s", "'re", "##ing", "x")
+
+    def tokenizer(self, **options: Any) -> Any:
+        vocab = {"[UNK]": 0, **{word: at for at, word in enumerate(self.WORDS, start=1)}}
+        backend = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+        backend.decoder = decoders.WordPiece(cleanup=False)
+        return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", **options)
+
+    def test_equal_to_the_tokenizers_own_decoding_however_cut(self) -> None:
+        tokenizer = self.tokenizer(clean_up_tokenization_spaces=True)
+        text_codec = codec(tokenizer)
+        assert text_codec.decode([1, 2, 3]) == "hello world." and text_codec.cleans
+        rng = np.random.default_rng(0)
+        for _ in range(200):
+            ids = rng.integers(1, len(self.WORDS) + 1, rng.integers(1, 30)).tolist()
+            cuts = sorted(rng.integers(0, len(ids) + 1, 3).tolist())
+            chunks = [ids[a:b] for a, b in itertools.pairwise([0, *cuts, len(ids)])]
+            own = tokenizer.decode(ids, skip_special_tokens=True)
+            assert text_codec.decode(ids) == own == "".join(pieces_of(text_codec, chunks))
+
+    def test_words_are_not_held_longer_than_needed(self) -> None:
+        text_codec = codec(self.tokenizer(clean_up_tokenization_spaces=True))
+        assert pieces_of(text_codec, [[1], [2], [3], [7]]) == ["", "hello", " world", "", ". do"]
+
+    def test_left_alone_where_the_tokenizer_leaves_them(self) -> None:
+        plain = codec(self.tokenizer(clean_up_tokenization_spaces=False))
+        assert plain.decode([1, 3]) == "hello ." and not plain.cleans
+        assert pieces_of(plain, [[1], [3]]) == ["hello", " .", ""]
+        pairs = codec(byte_level(clean_up_tokenization_spaces=True))  # transformers does not touch byte pairs
+        assert not pairs.cleans and pairs.decode([*b"a ."]) == "a ."
