@@ -19,6 +19,9 @@ A message is one line that names the offending value and what is allowed.
 class DraftwoodError(Exception):
     """Base of every error that Draftwood raises on purpose."""
 
+    prompt: int | None = None
+    """Index of the prompt that it is about, where several run together."""
+
 
 class UsageError(DraftwoodError):
     """Wrong use or bad input; the message names the value and the allowed set."""

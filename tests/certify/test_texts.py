@@ -20,7 +20,7 @@ from draftwood.certify.texts import CheckSettings, TextCheck, compare_text, run_
 from draftwood.core import Forest, Sampling, Verdicts
 from draftwood.engine import Engine
 from draftwood.engine.schedule import Job
-from draftwood.errors import UsageError
+from draftwood.errors import NonFiniteLogitsError, UsageError
 from draftwood.models.hf import HFTarget
 from draftwood.prompts.units import Unit
 
@@ -236,3 +236,21 @@ def test_bad_settings_are_named() -> None:
     engine.state.target = type("Foreign", (), {"spec": engine.state.target.spec})()  # type: ignore[assignment]
     with pytest.raises(UsageError, match="no attention of its own"):
         run_check(engine, TREE, units(), CheckSettings())
+
+
+def test_a_prompt_whose_numbers_are_not_finite_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = units()
+    made = engine_for(asked)
+
+    def broken(*args: object, **kwargs: object) -> object:
+        error = NonFiniteLogitsError("position 7: nan")
+        error.prompt = 1
+        raise error
+
+    monkeypatch.setattr(made, "generate", broken)
+    rows = rows_of(["chain"], [])[1:]
+    with pytest.raises(
+        NonFiniteLogitsError,
+        match=rf"^policy chain, set {asked[1].set_name}, prompt {asked[1].prompt_id}: position 7: nan$",
+    ):
+        run_check(made, rows, asked, CheckSettings(max_tokens=TOKENS, batch=3))

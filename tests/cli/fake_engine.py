@@ -54,6 +54,10 @@ class FakeEngine:
             for index in reversed(range(len(prompts))):
                 if prompts[index] == "interrupt":
                     raise KeyboardInterrupt
+                if prompts[index] == "nan":
+                    error = NonFiniteLogitsError("position 7: nan")
+                    error.prompt = index
+                    raise error
                 yield index, self._answer(prompts[index], request["policy"])
         finally:
             self.closed += 1

@@ -159,6 +159,15 @@ class TestGenerateSets:
         assert captured.out == "" and engine.requests == []
         assert captured.err.endswith("error: prompt set mine, id big: prompt of 9000 tokens: expected at most 8192\n")
 
+    def test_numbers_that_are_not_finite_name_the_prompt(
+        self, engine: FakeEngine, capsys: pytest.CaptureFixture[str], file: Path
+    ) -> None:
+        file.write_text('{"prompt": "nan", "id": "bad"}\n{"prompt": "ab"}\n')
+        assert cli.run(["generate", DEMO, "--prompts", str(file)]) == 1
+        captured = capsys.readouterr()
+        assert captured.err.endswith("error: prompt set mine, id bad: position 7: nan\n")
+        assert [json.loads(text)["text"] for text in captured.out.splitlines()] == ["ab"]
+
     def test_an_interrupt_keeps_what_has_ended(
         self, engine: FakeEngine, capsys: pytest.CaptureFixture[str], file: Path
     ) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 from ..core import Sampling
 from ..engine import Engine
-from ..errors import UsageError
+from ..errors import DraftwoodError, UsageError
 from ..prompts.units import Unit
 from .reference import Reference
 from .verdict import Same, TopTwo, compare_output, first_difference, near_tie_tolerance, summarise
@@ -216,16 +216,22 @@ def _decoded(
     committed: list[int] = []
     for start in range(0, len(units), settings.batch):
         together = units[start : start + settings.batch]
-        generations = engine.generate(
-            [unit.prompt_ids for unit in together],
-            policy=policy,
-            raw=settings.raw,
-            max_tokens=settings.max_tokens,
-            temperature=settings.temperature,
-            seed=settings.seed,
-            block_size=block_size,
-            **options,
-        )
+        try:
+            generations = engine.generate(
+                [unit.prompt_ids for unit in together],
+                policy=policy,
+                raw=settings.raw,
+                max_tokens=settings.max_tokens,
+                temperature=settings.temperature,
+                seed=settings.seed,
+                block_size=block_size,
+                **options,
+            )
+        except DraftwoodError as error:
+            if error.prompt is None:
+                raise
+            unit = together[error.prompt]
+            raise type(error)(f"policy {policy}, set {unit.set_name}, prompt {unit.prompt_id}: {error}") from error
         for generation in generations:
             outputs.append(generation.token_ids)
             committed += [record.committed for record in generation.rounds]

@@ -26,7 +26,7 @@ from ..tree import warm_up as warm_up_trees
 from ..verify import warm_up as warm_up_choosers
 from .costs import CostModel
 from .encoding import Message, Prompt, checked_block_size, checked_ids, encode, params_of, split_settings
-from .handle import RequestHandle, follow, output_of
+from .handle import RequestHandle, follow, output_of, raise_first
 from .loading import default_cache_dir, load_parts, use_threads
 from .loop import Loop
 from .measuring.probe import probed_profile
@@ -194,7 +194,8 @@ class Engine:
             self.reset_policies()
         for _ in self.loop.run(requests):
             pass
-        return [self.output(request) for request in requests]
+        raise_first(requests)
+        return [output_of(request, self.codec) for request in requests]
 
     def generate_unordered(
         self,
@@ -372,9 +373,7 @@ class Engine:
         for request in self.loop.run(requests):
             if request.error is None:
                 yield index[request.id], output_of(request, self.codec)
-        for request in requests:
-            if request.error is not None:
-                raise request.error
+        raise_first(requests)
 
     def _request(
         self, prompt: Prompt, rule: Policy, params: SamplingParams, *, raw: bool, system: str | None

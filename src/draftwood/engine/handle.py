@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from time import perf_counter
 
+from ..errors import DraftwoodError
 from ..models.stream import StreamDecoder
 from ..models.text import TextCodec
 from .loop import Loop
@@ -79,6 +80,15 @@ class RequestHandle:
         self._output = output_of(request, self._codec)
         rest = self._decoder.finish() if self._decoder is not None else ""
         return Piece(text + rest, event.token_ids, self._output)
+
+
+def raise_first(requests: Sequence[Request]) -> None:
+    """Raise the first error among requests that have ended; it tells the index of its request."""
+    for index, request in enumerate(requests):
+        if request.error is not None:
+            if isinstance(request.error, DraftwoodError):
+                request.error.prompt = index
+            raise request.error
 
 
 def follow(request: Request, codec: TextCodec | None, loop: Loop) -> Generator[Piece, None, None]:

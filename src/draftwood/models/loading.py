@@ -54,7 +54,7 @@ def load_target(
     sampling_defaults(None, generation_config)
     if source.kind == "gguf" and source.path is not None:
         opened = open_gguf(source.path, cache_dir=cache_dir, notify=notify)
-        end_ids = opened.end_ids
+        end_ids, own_settings = opened.end_ids, False
         # Quantised weights have no type of their own; half precision holds them and is quicker where it is native.
         number = _resolve(dtype, torch.bfloat16, place, notify=lambda message: None)
         if isinstance(opened, GgufFolder):
@@ -64,7 +64,8 @@ def load_target(
             model, tokenizer = opened.model.to(number), opened.tokenizer
     else:
         folder = fetch_folder(source)
-        end_ids = ()
+        # Without the file transformers makes one up from the configuration, which then is what names the end ids.
+        end_ids, own_settings = (), (folder / "generation_config.json").is_file()
         config = read_config(folder, source.name, notify)
         number = _resolve(dtype, stored_dtype(folder, source.name, config.dtype, notify), place, notify)
         model, tokenizer = _from_folder(folder, source.name, config, number)
@@ -73,7 +74,7 @@ def load_target(
         tokenizer,
         name=source.name,
         config=model.config,
-        generation_config=model.generation_config,
+        generation_config=model.generation_config if own_settings else None,
         file_end_ids=end_ids,
         chat=chat,
     )

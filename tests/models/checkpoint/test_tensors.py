@@ -39,12 +39,16 @@ def refused(folder: Path, kind: type[DraftwoodError] = ModelError) -> str:
     return line
 
 
-def loaded(folder: Path, notify: Callable[[str], None] = lambda line: None) -> Any:
+def everything(folder: Path, notify: Callable[[str], None] = lambda line: None) -> Any:
     byte_level().save_pretrained(folder)
     return load_target(
         resolve_model(str(folder)), dtype="float32", device="cpu", backend=make_backend("sdpa"),
         cache_dir=folder.parent / "cache", notify=notify,
-    ).target  # fmt: skip
+    )  # fmt: skip
+
+
+def loaded(folder: Path, notify: Callable[[str], None] = lambda line: None) -> Any:
+    return everything(folder, notify).target
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -161,3 +165,14 @@ def test_a_head_that_the_configuration_does_not_expect_is_announced(tmp_path: Pa
     assert torch.equal(theirs, stored["lm_head.weight"])
     edit_tensors(folder, **{"lm_head.weight": stored["model.embed_tokens.weight"].clone()})
     loaded(folder, silent)
+
+
+def test_where_an_end_id_comes_from_is_told_truly(folder: Path) -> None:
+    """Without a generation_config.json transformers makes one up from the configuration."""
+    settings = folder / "generation_config.json"
+    settings.write_text('{"eos_token_id": [7, 2]}', encoding="utf-8")
+    ends = {end.token_id: end.source for end in everything(folder).codec.ends()}
+    assert (ends[7], ends[2]) == ("generation_config", "generation_config")
+    settings.unlink()
+    ends = {end.token_id: end.source for end in everything(folder).codec.ends()}
+    assert ends[2] == "config" and 7 not in ends

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from ...errors import RequestError, UsageError
+from ...errors import DraftwoodError, RequestError, UsageError
 from ..batch import BatchOption, BatchOptions, MinNodesOption, ShareOption
 from ..evidence import end_ids, prompt_sets
 from ..io import notice, read_argument, read_prompt, stdout_for_results, write, write_json
@@ -46,6 +46,7 @@ from ..progress import waiting_for
 
 if TYPE_CHECKING:
     from ... import Engine, RequestOutput
+    from ...prompts.rows import Prompt
     from ...prompts.sets import PromptSet
 
 LonePromptArgument = Annotated[
@@ -212,13 +213,25 @@ def _decode_sets(engine: Engine, sets: Sequence[PromptSet], request: dict[str, A
         except (RequestError, UsageError) as error:
             raise type(error)(f"prompt set {name}, id {prompt.id}: {error}") from error
         asked.append(replace(params, **prompt.settings))
-    with closing(engine.generate_unordered(encoded, asked, **request)) as ended:
+    with closing(engine.generate_unordered(encoded, asked, **request)) as ended, _naming(rows):
         for index, generation in ended:
             name, prompt = rows[index]
             write_json(
                 {"index": index, "set": name, "id": prompt.id, **as_object(generation), "threads": engine.threads},
                 results,
             )
+
+
+@contextmanager
+def _naming(rows: Sequence[tuple[str, Prompt]]) -> Iterator[None]:
+    """Errors of one of several prompts name its set and id."""
+    try:
+        yield
+    except DraftwoodError as error:
+        if error.prompt is None:
+            raise
+        name, prompt = rows[error.prompt]
+        raise type(error)(f"prompt set {name}, id {prompt.id}: {error}") from error
 
 
 def _stream(engine: Engine, prompt: str, request: dict[str, Any], results: TextIO) -> None:
