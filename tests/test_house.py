@@ -18,7 +18,7 @@ ROOM_LINES = 2500
 LINES_OF_NINE_IN_TEN, MOST_LINES = 25, 60
 EVIDENCE = ("bench", "certify", "doctor", "trace", "draw", "prompts")
 """Rooms that measure, certify, record and show."""
-CALLED_FROM_OUTSIDE = {"emit", "submit"}
+CALLED_FROM_OUTSIDE = {"emit", "submit", "format_options"}
 """What a base class of the standard library calls, and what only users of the library do."""
 USED_ONCE = 0.40
 """Share of private helpers with one use: a helper shorter than its call's context belongs in its caller."""

@@ -71,7 +71,7 @@ class TestProfile:
         stored = json.loads(path.read_text())
         assert found["path"] == str(path) and found["rows"] == stored["rows"]
         assert found["cast_width"] is None, "rows 1 to 9 do not reach the range of the slope"
-        assert found["least_repeats"] == 3 and found["disturbed"] == stored["measured"]["disturbed"]
+        assert found["least_repeats"] >= 3 and found["disturbed"] == stored["measured"]["disturbed"]
 
     def test_plot(self, pair: Pair, tmp_path: Path) -> None:
         pytest.importorskip("matplotlib", reason="matplotlib is not installed")

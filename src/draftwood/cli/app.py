@@ -24,6 +24,7 @@ from .commands.replay import replay
 from .commands.show import show
 from .commands.simulate import simulate
 from .commands.version import version
+from .grouped import GroupedCommand
 from .io import ReaderGone, complain, drop_stdout, flush_stdout, prepare_streams
 from .policies import with_policy_options
 
@@ -64,7 +65,9 @@ def make_app(arguments: Sequence[str]) -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_top)
     for name, command in COMMANDS.items():
-        app.command(name, context_settings=HELP)(with_policy_options(command, asked=name in arguments[:1]))
+        app.command(name, context_settings=HELP, cls=GroupedCommand)(
+            with_policy_options(command, asked=name in arguments[:1])
+        )
     return app
 
 
