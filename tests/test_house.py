@@ -22,9 +22,9 @@ CALLED_FROM_OUTSIDE = {"emit", "submit", "format_options"}
 """What a base class of the standard library calls, and what only users of the library do."""
 USED_ONCE = 0.40
 """Share of private helpers with one use: a helper shorter than its call's context belongs in its caller."""
-TESTED = 0.72
+TESTED = 0.76
 """Lines of tests for a line of source in those rooms: today's value, to go up to 1."""
-USED_ONCE_ELSEWHERE = 0.65
+USED_ONCE_ELSEWHERE = 0.62
 """The same outside of those rooms: today's value, to come down to the one above."""
 
 
