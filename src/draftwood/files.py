@@ -111,11 +111,20 @@ def text_of(path: Path) -> str:
 
 
 def read_object(path: Path, error: Failure) -> dict[str, Any]:
-    """The JSON object in a file; numbers must be finite. Raises `error`, one line that names the file, with the "
-    "reason."""
+    """The JSON object in a file; numbers must be finite, keys unique. Raises `error`: one line, file and reason."""
 
     def not_finite(text: str) -> Any:
         raise ValueError(f"the number {text}")
+
+    def number(text: str) -> float:
+        return found if math.isfinite(found := float(text)) else not_finite(text)
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        values = dict(pairs)
+        for key, value in pairs:  # JSON keeps the last of several in silence
+            if values[key] != value:
+                raise ValueError(f"the key {key!r} stands in it twice, with different values")
+        return values
 
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -126,7 +135,7 @@ def read_object(path: Path, error: Failure) -> dict[str, Any]:
     if text.startswith("version https://git-lfs"):
         raise error(f"{path.name} is a Git LFS pointer, not the file itself; run git lfs pull")
     try:
-        found = json.loads(text, parse_constant=not_finite)
+        found = json.loads(text, parse_constant=not_finite, parse_float=number, object_pairs_hook=unique)
     except (ValueError, RecursionError) as reason:
         raise error(f"{path.name} is not JSON: {reason}") from reason
     if not isinstance(found, dict):

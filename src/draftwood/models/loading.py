@@ -12,7 +12,7 @@ from ..attention import AttentionBackend
 from ..errors import ModelError, UsageError
 from ..linear import helps, use_few_rows
 from .chat import ChatSettings
-from .checkpoint import check_head, check_left_over, context_limit, read_config, stored_dtype
+from .checkpoint import check_head, check_left_over, check_shapes, context_limit, read_config, stored_dtype
 from .generation import sampling_defaults
 from .gguf import GgufFolder, open_gguf
 from .hf import HFTarget
@@ -128,11 +128,26 @@ def _from_folder(folder: Path, name: str, config: Any, dtype: torch.dtype) -> tu
 
     try:
         model, info = AutoModelForCausalLM.from_pretrained(
-            folder, config=config, dtype=dtype, output_loading_info=True, trust_remote_code=False
+            folder,
+            config=config,
+            dtype=dtype,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # to be named below
+            trust_remote_code=False,
         )
         tokenizer = AutoTokenizer.from_pretrained(folder, config=config, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        ArithmeticError,
+        SafetensorError,
+    ) as error:
         raise ModelError(f"model {name!r}: {_first_line(error)}") from error
+    check_shapes(name, info["mismatched_keys"])
     # transformers fills absent tensors with random numbers and goes on.
     if absent := sorted(info["missing_keys"]):
         raise ModelError(f"model {name!r}: {len(absent)} tensors are not in the checkpoint, the first is {absent[0]}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import types
 import typing
@@ -15,9 +16,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ...errors import ModelError, UnsupportedError
 from ...files import read_object
 from ..source import Notify
+from .reading import is_declared, is_named_in_code
+from .rope import check_rope
 
 CONFIG = "config.json"
 
@@ -46,8 +51,23 @@ IRRELEVANT = {
     "vision_config": "the part for pictures, which texts do not reach",
     "audio_config": "the part for sound, which texts do not reach",
     "tokenizer_class": "read with the tokenizer",
+    "num_nextn_predict_layers": "layers that draft, which the model's own text does not use",
+    "attention_softmax_in_fp32": "where a softmax is rounded; ours is checked against transformers' own",
+    "masked_softmax_fusion": "a faster kernel for the same numbers",
+    "skip_bias_add": "how training fused its products",
+    "skip_bias_add_qkv": "how training fused its products",
+    "output_attentions": "an output that nobody asks for",
 }
 """Keys that no class needs to declare, with the reason."""
+NEUTRAL = {
+    **dict.fromkeys(("moe_layer_freq", "full_attn_mod", "interpolate_factor"), 1),
+    **dict.fromkeys(("is_causal", "causal", "use_rope", "norm_topk_prob"), True),
+}
+"""Values of undeclared keys that ask for what is computed anyway; any other value is refused, false included."""
+_NEUTRAL_ONE = re.compile(r".*(scale|scaling|multiplier|scaling_factor)")
+"""Factors, which change nothing where they are 1."""
+TWINS = {"hidden_act": "hidden_activation", "experts_per_token": "num_experts_per_tok"}
+"""Undeclared keys that repeat a declared one; refused where the two differ."""
 _IRRELEVANT_PATTERN = re.compile(r"_.*|.*dropout.*|.*_pdrop|summary_.*|.*_token_id|.*_token_index|id2label|label2id")
 """Private bookkeeping, training noise, heads for classification and names of tokens."""
 _GENERATION = re.compile(
@@ -61,9 +81,14 @@ _ROPE = re.compile(
     r"rope_theta|rope_scaling|partial_rotary_factor|rope_local_base_freq|original_max_position_embeddings"
 )
 """Older spellings of `rope_parameters`, which classes with rotated positions read."""
+_SIZES = (
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+    "max_position_embeddings",
+)  # fmt: skip
+_FUNCTIONS = ("hidden_act", "hidden_activation", "activation_function")
 _ARITHMETIC = re.compile(
     r"soft_?cap|scal(e|ing)|multiplier|window|sink|alibi|norm|clip|clamp|rope|rotary|quant|bias|expert|router|moe|"
-    r"residual|head_dim|attn|attention|hidden|layer|embedding|activation|act_fn|logit|mlp|conv|ssm|state|query|key|gate",
+    r"residual|head_dim|attn|attention|hidden|layer|embedding|activation|act_fn|logit|mlp|conv|ssm|state|query|key|gate|head|text_config",
     re.IGNORECASE,
 )
 """Words in the name of a key from which on it must be taken for a part of the arithmetic."""
@@ -82,7 +107,7 @@ def read_config(folder: Path, name: str, notify: Notify) -> Any:
 
     raw = read_object(folder / CONFIG, lambda line: ModelError(f"model {name!r}: {line}"))
     kind = raw.get("model_type")
-    if kind not in CONFIG_MAPPING:
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         own = "its code is its own and never runs; " if "auto_map" in raw else ""
         raise UnsupportedError(
             f"model {name!r}: {CONFIG}: model_type {kind!r}: {own}expected one that this transformers has built in"
@@ -98,11 +123,14 @@ def read_config(folder: Path, name: str, notify: Notify) -> Any:
         )
     declared = CONFIG_MAPPING[kind]
     _check_keys(raw, declared, name, notify)
+    typed = _typed(raw, declared)
+    _check_values(typed, declared, f"model {name!r}: {CONFIG}")
     try:
-        return declared.from_dict({**_typed(raw, declared), "_name_or_path": str(folder)})
+        # Some other form of results than the engine reads would only be a matter of form.
+        return declared.from_dict({**typed, "_name_or_path": str(folder), "return_dict": True})
     except StrictDataclassError as error:
         raise ModelError(f"model {name!r}: {CONFIG}: {' '.join(str(error).split())}") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
         raise ModelError(f"model {name!r}: {CONFIG}: {type(error).__name__}: {' '.join(str(error).split())}") from error
 
 
@@ -130,22 +158,52 @@ def context_limit(config: Any, name: str, notify: Notify) -> int:
     return extended
 
 
+def _check_values(typed: Mapping[str, Any], declared: Any, place: str) -> None:
+    """Refuse sizes below 1, unknown functions and number types, and two spellings of one key that disagree."""
+    from transformers.activations import ACT2FN
+
+    for old, new in {**getattr(declared, "attribute_map", {}), "torch_dtype": "dtype"}.items():
+        if old in typed and new in typed and typed[old] != typed[new]:
+            both = f"{old} = {_short(typed[old])} but {new} = {_short(typed[new])}"
+            raise ModelError(f"{place}: {both}: which one the model was trained with is not said; keep one")
+    sizes = {key: key for key in _SIZES} | getattr(declared, "attribute_map", {})
+    for key, value in typed.items():
+        if sizes.get(key) in _SIZES and isinstance(value, int) and value < 1:
+            raise ModelError(f"{place}: {key} = {value}: expected a whole number from 1")
+        if key in _FUNCTIONS and isinstance(value, str) and value not in ACT2FN:
+            raise UnsupportedError(f"{place}: {key} {value!r}: expected one that transformers has, as silu or gelu")
+        if key in ("dtype", "torch_dtype") and isinstance(value, str) and value != "auto":
+            known = isinstance(getattr(torch, value.removeprefix("torch."), None), torch.dtype)
+            if not known:
+                raise UnsupportedError(f"{place}: {key} {value!r}: expected float64, float32, float16 or bfloat16")
+        part = getattr(declared, "sub_configs", {}).get(key)
+        if key == "text_config" and isinstance(value, dict) and dataclasses.is_dataclass(part):
+            _check_values(value, part, f"{place}: text_config")
+    check_rope(typed, declared, place)
+
+
 def _check_keys(raw: Mapping[str, Any], declared: Any, name: str, notify: Notify, prefix: str = "") -> None:
     """Name the keys that the class does not declare; refuse those that sound like arithmetic."""
-    fields = {field.name for field in dataclasses.fields(declared)} | set(declared.attribute_map)
-    rotates = "rope_parameters" in fields
+    rotates = is_declared(declared, "rope_parameters")
+    defaults = {field.name: field.default for field in dataclasses.fields(declared)}
     unknown = []
     for key, value in raw.items():
         part = getattr(declared, "sub_configs", {}).get(key)
         if key == "text_config" and isinstance(value, dict) and part is not None and dataclasses.is_dataclass(part):
             _check_keys(value, part, name, notify, f"{key}.")
-        known = key in fields or key in IRRELEVANT or (rotates and _ROPE.fullmatch(key))
-        if known or value in (None, False, "", [], {}) or _IRRELEVANT_PATTERN.fullmatch(key):
+        if is_declared(declared, key) or key in IRRELEVANT or (rotates and _ROPE.fullmatch(key)):
+            continue
+        if is_named_in_code(declared, key) or _is_neutral(key, value):
+            continue
+        if key in TWINS and TWINS[key] in defaults and value == raw.get(TWINS[key], defaults[TWINS[key]]):
+            continue
+        off = key not in NEUTRAL and value in (None, False, "", [], {})
+        if off or value is None or _IRRELEVANT_PATTERN.fullmatch(key):
             continue
         if not _GENERATION.fullmatch(key):
             unknown.append(key)
     for key in unknown:
-        if _ARITHMETIC.search(key):
+        if key in NEUTRAL or _ARITHMETIC.search(key):
             raise UnsupportedError(
                 f"model {name!r}: {CONFIG}: {prefix}{key} = {_short(raw[key])}: transformers' {declared.__name__} "
                 "has no such "
@@ -156,6 +214,12 @@ def _check_keys(raw: Mapping[str, Any], declared: Any, name: str, notify: Notify
         notify(
             f"model {name!r}: {CONFIG}: keys that transformers' {declared.__name__} does not have are not used: {named}"
         )
+
+
+def _is_neutral(key: str, value: Any) -> bool:
+    if key in NEUTRAL:
+        return bool(value == NEUTRAL[key])
+    return value == 1 and not isinstance(value, bool) and _NEUTRAL_ONE.fullmatch(key) is not None
 
 
 def _short(value: Any) -> str:
@@ -215,6 +279,7 @@ def _number(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value.strip().lower())
+        number = json.loads(value.strip().lower())
     except ValueError:
         return value
+    return value if isinstance(number, float) and not math.isfinite(number) else number

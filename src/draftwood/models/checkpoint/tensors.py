@@ -17,6 +17,7 @@ from ..source import Notify
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+ADAPTER = "adapter_config.json"
 _FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _FLOAT_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in _FLOATS.values()}
 _WHOLE_NUMBERS = ("I64", "I32", "BOOL")
@@ -33,6 +34,21 @@ HARMLESS = {
     r"audio_tower|embed_vision|embed_audio)\..*": "the part for pictures or sound, which texts do not reach",
 }
 """Patterns of tensors that a model for texts has no place for and needs none, with the reason."""
+
+
+_DRAFTING = re.compile(r"((?:model\.)?layers\.(\d+)\.)(eh_proj|enorm|hnorm|shared_head)\.")
+"""What mixes the last hidden state with the next token, in a further layer that predicts tokens ahead."""
+
+
+def check_shapes(name: str, mismatched: Iterable[Any]) -> None:
+    """Raise ModelError, naming the first, for tensors (name, stored shape, shape of the model) that do not fit."""
+    wrong = sorted(mismatched, key=lambda entry: str(entry[0]))
+    if wrong:
+        tensor, stored, expected = wrong[0][:3]
+        raise ModelError(
+            f"model {name!r}: {len(wrong)} tensors of the checkpoint have other shapes than config.json says, the "
+            f"first is {tensor}: {tuple(stored)} in the file, {tuple(expected)} by config.json"
+        )
 
 
 def stored_dtype(folder: Path, name: str, config_dtype: object, notify: Notify) -> torch.dtype:
@@ -69,12 +85,16 @@ def stored_dtype(folder: Path, name: str, config_dtype: object, notify: Notify) 
 
 
 def check_left_over(name: str, unexpected: Iterable[str], num_layers: int) -> None:
-    """Raise ModelError, naming the first, for tensors without a place that may carry meaning."""
+    """Raise ModelError, naming the first, for tensors without a place that may carry meaning.
+
+    A layer behind the last is one that drafts only if it holds what drafting needs; else `num_hidden_layers` is wrong.
+    """
+    unexpected = sorted(unexpected)
+    drafting = {found[1] for tensor in unexpected if (found := _DRAFTING.match(tensor)) and int(found[2]) >= num_layers}
     left = []
-    for tensor in sorted(unexpected):
-        layer = re.match(r"(?:model\.)?layers\.(\d+)\.", tensor)
-        drafting = layer is not None and int(layer[1]) >= num_layers  # a further layer that predicts tokens ahead
-        if not drafting and not any(re.fullmatch(pattern, tensor) for pattern in HARMLESS):
+    for tensor in unexpected:
+        drafts = any(tensor.startswith(prefix) for prefix in drafting)
+        if not drafts and not any(re.fullmatch(pattern, tensor) for pattern in HARMLESS):
             left.append(tensor)
     if left:
         raise ModelError(
@@ -121,6 +141,11 @@ def _headers(folder: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _files(folder: Path, name: str) -> list[Path]:
     """The weight files. Raises ModelError when one is missing, is no file, or only other formats are there."""
+    if (folder / ADAPTER).exists():
+        raise UnsupportedError(
+            f"model {name!r}: {ADAPTER}: weights to be added to another model (LoRA and the like) are not supported; "
+            "merge them into the model first"
+        )
     if not (folder / INDEX).exists():
         if (folder / SINGLE).is_dir():
             raise ModelError(f"model {name!r}: {SINGLE} is a folder: expected a file")
@@ -135,4 +160,9 @@ def _files(folder: Path, name: str) -> list[Path]:
     for shard in sorted({*shards.values()}):
         if Path(shard).name != shard or not (folder / shard).is_file():
             raise ModelError(f"model {name!r}: {INDEX} names {shard!r}: no such file in the folder")
+    if (folder / SINGLE).exists() and SINGLE not in shards.values():
+        raise ModelError(
+            f"model {name!r}: both {SINGLE} and {INDEX}, which names other files: which of them is the model is not "
+            "said; remove one"
+        )
     return [folder / shard for shard in sorted({*shards.values()})]
