@@ -136,15 +136,47 @@ def test_own_code_never_runs(folder: Path) -> None:
     assert "model_type 'theirs'" in line and "never runs" in line
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("num_attention_heads", 0), ("num_hidden_layers", 0), ("max_position_embeddings", -5), ("vocab_size", "-1")],
+)
+def test_a_size_below_one(key: str, value: object, folder: Path) -> None:
+    edit_config(folder, **{key: value})
+    assert f"config.json: {key} = {value}: expected a whole number from 1" in refused(folder)
+
+
+def test_unknown_names_are_refused_with_what_can_stand_there(folder: Path) -> None:
+    edit_config(folder, hidden_act="swoosh")
+    assert "hidden_act 'swoosh': expected one that transformers has, as silu" in refused(folder, UnsupportedError)
+    edit_config(folder, hidden_act="silu", dtype="bf16")
+    assert "dtype 'bf16': expected float64, float32, float16 or bfloat16" in refused(folder, UnsupportedError)
+    edit_config(folder, dtype="float32", torch_dtype="float16")
+    assert 'torch_dtype = "float16" but dtype = "float32"' in refused(folder)
+
+
+def test_the_form_of_results_is_no_matter_of_the_file(folder: Path) -> None:
+    edit_config(folder, return_dict=False)
+    assert read(folder).return_dict is True
+
+
+def test_numbers_in_quotes_that_are_not_finite(folder: Path) -> None:
+    edit_config(folder, max_position_embeddings="1e999")
+    assert "max_position_embeddings" in refused(folder)
+
+
 def test_an_unknown_type_of_model(folder: Path) -> None:
     edit_config(folder, model_type="lama")
     assert "model_type 'lama': expected one that this transformers has built in" in refused(folder, UnsupportedError)
+    edit_config(folder, model_type=["llama"])
+    assert "model_type ['llama']: expected one" in refused(folder, UnsupportedError)
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
         ("{", "config.json is not JSON"),
+        ('{"rms_norm_eps": 1e999}', "not JSON: the number 1e999"),
+        ('{"vocab_size": 8, "vocab_size": 9}', "the key 'vocab_size' stands in it twice"),
         ("[1]", "expected a JSON object, found list"),
         ('{"model_type": "llama", "rms_norm_eps": NaN}', "not JSON: the number NaN"),
         ("version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "Git LFS pointer"),

@@ -135,11 +135,38 @@ def test_harmless_tensors_and_layers_that_draft() -> None:
         "T",
         ["model.layers.0.self_attn.rotary_emb.inv_freq", "transformer.h.0.attn.masked_bias",
          "model.layers.2.mlp.up.weight",
+         "model.layers.2.eh_proj.weight",
          "mtp.0.weight", "vision_tower.patch.weight", "model.embeddings.position_ids"],
         num_layers=2,
     )  # fmt: skip
     with pytest.raises(ModelError, match=r"the first is model\.layers\.1\.x"):
-        check_left_over("T", ["model.layers.1.x", "model.layers.2.x"], num_layers=2)
+        check_left_over("T", ["model.layers.1.x", "model.layers.2.x", "model.layers.2.enorm.weight"], num_layers=2)
+
+
+def test_a_count_of_layers_below_those_stored_is_no_drafting(folder: Path) -> None:
+    edit_config(folder, num_hidden_layers=1)
+    with pytest.raises(ModelError, match=r"9 tensors .* no place in the model, the first is model\.layers\.1\.input"):
+        loaded(folder)
+
+
+def test_shapes_that_do_not_fit_are_named(folder: Path) -> None:
+    edit_config(folder, intermediate_size=40)
+    with pytest.raises(
+        ModelError,
+        match=r"6 tensors .* first is model\.layers\.0\.mlp\.down_proj\.weight: \(32, 48\) .*, \(32, 40\) by",
+    ):
+        loaded(folder)
+
+
+def test_an_adapter_is_no_model(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text("{}", encoding="utf-8")
+    assert "adapter_config.json: " in refused(folder, UnsupportedError)
+
+
+def test_a_file_and_an_index_of_others(folder: Path) -> None:
+    save_file({"x": torch.ones(1)}, folder / "a.safetensors")
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"x": "a.safetensors"}}', encoding="utf-8")
+    assert "both model.safetensors and model.safetensors.index.json" in refused(folder)
 
 
 def test_a_missing_tensor_is_not_made_up(folder: Path) -> None:
